@@ -1,0 +1,96 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "wisp/kernels/weight.hpp"
+
+namespace wisp::model {
+
+/// YaRN parameters as the config gives them (spec 2.3).
+struct YarnSpec {
+  double factor = 1.0;
+  double original_length = 0.0;
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  double mscale = 0.0;          ///< 0 = not given
+  double mscale_all_dim = 0.0;  ///< 0 = not given
+  double attention_factor = 0.0;  ///< 0 = not given; an explicit one wins
+  bool truncate = true;
+};
+
+struct RopeSpec {
+  double theta = 10000.0;
+  std::uint32_t width = 0;  ///< rotated entries of a head
+  bool interleaved = false;
+  std::optional<YarnSpec> yarn;
+};
+
+/// Grouped-query attention (spec 2.4).
+struct AttentionSpec {
+  std::uint32_t heads = 0;
+  std::uint32_t kv_heads = 0;
+  std::uint32_t head_dim = 0;
+  bool head_norm = false;  ///< q and k RMS-normalised per head, before rope
+  bool bias = false;       ///< q, k, v, o have biases
+  RopeSpec rope;
+};
+
+enum class RouterKind : std::uint8_t {
+  kSoftmaxTopK,  ///< R1 / R2: softmax, top-k, renormalised or not
+};
+
+struct RouterSpec {
+  RouterKind kind = RouterKind::kSoftmaxTopK;
+  std::uint32_t experts = 0;
+  std::uint32_t top_k = 0;
+  bool renormalise = true;
+};
+
+/// One decoder layer: a routed mixture or a dense MLP of `dense_width`.
+struct LayerSpec {
+  bool moe = true;
+  std::uint32_t dense_width = 0;  ///< only for dense layers
+};
+
+/// Where one plane of an expert lies inside its extent.
+struct ExpertMatrix {
+  kernels::WeightFormat format = kernels::WeightFormat::kF32;
+  std::uint32_t rows = 0, cols = 0, group = 0;
+  std::uint64_t codes_offset = 0;   ///< bytes from the extent's start, aligned to 64
+  std::uint64_t scales_offset = 0;  ///< same; 0 where there are no scales
+};
+
+/// The shape of every expert of the model: gate, up, down in the order in which the kernels stream them.
+struct ExpertShape {
+  ExpertMatrix gate, up, down;
+  std::uint64_t payload = 0;  ///< bytes that carry data
+  std::uint64_t stride = 0;   ///< payload rounded up to 4096: what a read brings and a slot holds
+};
+
+/// Everything that the forward pass of a family needs to know of a model. Written by a family description at
+/// convert time, stored in the manifest, read by compute. No code of the engine looks at `family`.
+struct ModelSpec {
+  std::string family;  ///< the config's model_type
+  std::uint32_t hidden = 0;
+  std::uint32_t vocab = 0;
+  std::uint32_t max_positions = 0;
+  float norm_eps = 1e-6f;
+  bool tied_head = false;
+  std::uint32_t moe_width = 0;
+  AttentionSpec attention;
+  RouterSpec router;
+  std::vector<LayerSpec> layers;
+  ExpertShape expert;  ///< all zero where no layer is MoE
+
+  std::uint32_t moe_layers() const {
+    std::uint32_t n = 0;
+    for (const auto& l : layers) n += l.moe ? 1 : 0;
+    return n;
+  }
+  /// Expert extents in the bank.
+  std::uint32_t expert_count() const { return moe_layers() * router.experts; }
+};
+
+}  // namespace wisp::model

@@ -1,0 +1,89 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "wisp/kernels/weight.hpp"
+
+namespace wisp::kernels {
+
+/// Instruction sets a table of kernels is written for. All give the same bits (kernels/CANON.md).
+enum class Isa : std::uint8_t { kRef, kAvx2 };
+
+/// One KV page holds this many consecutive positions.
+inline constexpr std::uint32_t kPageTokens = 16;
+
+/// Every op of the `exact` profile for one instruction set. Plain functions; none allocates, none throws.
+/// All sums follow kernels/CANON.md, so that a row's bits depend neither on the other rows nor on the table.
+struct Kernels {
+  Isa isa;
+
+  /// y[t][o] = sum_k w[o][k] x[t][k] for rows o in tiles [tile_begin, tile_end) and tokens t in [0, tokens).
+  /// x: [tokens, x_stride] f32, y: [tokens, y_stride] f32. Order: "products" of CANON.md.
+  void (*linear)(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
+                 std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
+
+  /// y = weight * (x * rsqrt(mean(x^2) + eps)), n elements; the sum of squares is a "reduction" of CANON.md.
+  void (*rms_norm)(const float* x, const float* weight, float eps, std::uint32_t n, float* y);
+
+  /// scores[p] = fl(scale * (q . k_p)) for positions p in [0, count): keys lie in pages, each page
+  /// [head_dim][16 positions] f32 at `pages[p / 16]`. q: [head_dim].
+  void (*attention_scores)(const float* q, const float* const* pages, std::uint32_t count, std::uint32_t head_dim,
+                           float scale, float* scores);
+
+  /// Softmax of n numbers in place, by the true maximum; the sum is a "reduction" of CANON.md, the
+  /// quotient is e_i / sum.
+  void (*softmax)(float* x, std::uint32_t n);
+
+  /// out[d] = sum_p probs[p] * v_p[d] for positions [0, count): values lie in pages, each page
+  /// [16 positions][head_dim] f32. Order: "products" of CANON.md with k = p.
+  void (*attention_values)(const float* probs, const float* const* pages, std::uint32_t count,
+                           std::uint32_t head_dim, float* out);
+
+  /// gate[i] = silu(gate[i]) * up[i].
+  void (*silu_mul)(float* gate, const float* up, std::size_t n);
+
+  /// acc[i] = fl(w * y[i]) where `first`, else fma(w, y[i], acc[i]).
+  void (*accumulate)(float w, const float* y, float* acc, std::size_t n, bool first);
+
+  /// x[i] = fl(x[i] + y[i]).
+  void (*add)(float* x, const float* y, std::size_t n);
+};
+
+/// The plain loops: the oracle of every other table.
+const Kernels& ref_kernels();
+/// The best table that this CPU can run, or `ref` where `WISP_ISA=ref` asks for it.
+const Kernels& best_kernels();
+/// The table for `isa`, or nullptr where this CPU or build lacks it.
+const Kernels* kernels_for(Isa isa);
+std::string_view name_of(Isa isa);
+
+// --- small canonical functions, one definition for every table (no libm, no contraction) ---
+
+/// e^x by range reduction and a polynomial of its own; the same bits on every CPU. +-inf and NaN as in IEEE.
+float canonical_exp(float x);
+/// x / (1 + e^-x), by canonical_exp.
+float canonical_silu(float x);
+/// The canonical reduction: 16 interleaved lanes (i mod 16), then the tree +8, +4, +2, +1.
+float canonical_sum(const float* x, std::size_t n);
+
+/// Reads row r of a matrix in tile layout into y [cols] as f32, exactly (not for int4). Used by the embedding.
+void gather_row(const WeightView& w, std::uint32_t row, float* y);
+
+/// Router "softmax -> top-k (-> renormalise)" (spec R1, R2): logits [experts] -> ids and weights [top_k],
+/// in rank order (weight descending, id ascending on ties). `scratch`: [experts].
+void route_softmax_topk(const float* logits, std::uint32_t experts, std::uint32_t top_k, bool renormalise,
+                        float* scratch, std::uint32_t* ids, float* weights, const Kernels& k);
+
+/// Cosine and sine tables for rope: [positions, width/2] each, computed in double and rounded once.
+struct RopeTable {
+  std::uint32_t width = 0;
+  const float* cos = nullptr;
+  const float* sin = nullptr;
+};
+/// Rotates the first `width` entries of x [head_dim] for row `pos` of the table, halves or interleaved pairs:
+/// y_a = fl(fl(x_a c) - fl(x_b s)), y_b = fl(fl(x_b c) + fl(x_a s)).
+void apply_rope(float* x, const RopeTable& table, std::uint32_t pos, bool interleaved);
+
+}  // namespace wisp::kernels
