@@ -1,0 +1,91 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "model/manifest.hpp"
+#include "shm/desk.hpp"
+
+namespace wisp::plan {
+
+/// What the user asked for; 0 or empty = not said.
+struct RunOptions {
+  std::string model;        ///< converted folder
+  std::uint64_t ram = 0;    ///< bytes for everything
+  std::uint64_t experts_ram = 0;  ///< bytes for the slab alone
+  std::string profile;      ///< "exact", "fast", "" = the manifest's
+  std::uint32_t threads = 0;
+  std::uint32_t ctx = 0;    ///< tokens of the KV pool and of the longest sequence
+  std::uint32_t parallel = 4;
+  std::uint32_t prompt_chunk = 0;
+  std::string topology = "full";
+  std::string host = "127.0.0.1";
+  std::int32_t port = 8080;  ///< 0 = any free one, -1 = no TCP listener
+  std::string io = "auto";   ///< auto, uring, pread, ghost (tests)
+  bool check_experts = true;
+  std::string logits_dir;    ///< "" = none
+  std::string log_level = "info";
+};
+
+/// Sizes of everything, before anything is allocated. Pure numbers: the launcher makes regions of them without
+/// knowing what a model is, and every stage gets the same copy.
+struct RunPlan {
+  RunOptions options;
+  std::string model_name;
+  std::string run_dir;  ///< filled by the launcher
+
+  std::uint32_t layers = 0;
+  std::uint32_t experts_per_layer = 0;
+  std::uint32_t expert_extents = 0;
+  std::uint32_t top_k = 0;
+  std::uint32_t slots = 0;
+  std::uint64_t stride = 0;
+  std::uint64_t dense_bytes = 0;
+  std::uint32_t ctx = 0;
+  std::uint32_t kv_pages = 0;
+  std::uint64_t kv_page_bytes = 0;
+  std::uint32_t records = 0;
+  std::uint32_t parallel = 0;
+  std::uint32_t prompt_chunk = 0;
+  std::uint32_t threads = 0;
+  std::string profile;
+  std::uint64_t profile_hash = 0;  ///< numerics profile, canonical order and weights
+
+  // the budget, term by term (bytes)
+  std::uint64_t ram_budget = 0;
+  std::uint64_t scratch_bytes = 0;
+  std::uint64_t journal_bytes = 0;
+  std::uint64_t desks_bytes = 0;
+  std::uint64_t page_table_bytes = 0;
+  std::uint64_t process_bytes = 0;  ///< private memory of all processes, measured
+  std::uint64_t reserve_bytes = 0;
+  std::uint64_t minimum_ram = 0;  ///< smallest budget in which this model runs with these options
+
+  std::uint64_t slab_bytes() const { return std::uint64_t{slots} * stride; }
+  std::uint64_t kv_bytes() const { return std::uint64_t{kv_pages} * kv_page_bytes; }
+  std::uint64_t total() const {
+    return dense_bytes + slab_bytes() + kv_bytes() + scratch_bytes + journal_bytes + desks_bytes + page_table_bytes +
+           process_bytes + reserve_bytes;
+  }
+};
+
+/// Memory that the machine could give: min(MemAvailable, room in every enclosing cgroup, v1 or v2), bytes.
+std::uint64_t available_memory();
+
+/// Lays out a run of this model. Pure but for `available` (bytes, as available_memory() gives).
+/// Errors: kExhausted names the smallest budget that would do; kInvalid names the option.
+Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, std::uint64_t available);
+
+/// The budget as printed lines, one term each, largest first.
+std::string describe(const RunPlan& plan);
+
+/// The desk of each stage for this plan.
+shm::DeskPlan desk_plan(const RunPlan& plan, shm::StageId stage);
+
+/// "256M", "8G", "1.5GiB", "4096" -> bytes (powers of 1024).
+Result<std::uint64_t> parse_size(const std::string& text);
+/// 536870912 -> "512 MiB".
+std::string format_size(std::uint64_t bytes);
+
+}  // namespace wisp::plan

@@ -1,0 +1,62 @@
+#pragma once
+#include <cstdint>
+#include <type_traits>
+
+#include "shm/journal.hpp"
+
+/// Payloads of edges 3 to 6. Plain data, read in place from the producer's arena.
+namespace wisp::ring {
+
+/// kStep: StepHeader, then `requests` times {StepRequest, ids[count], pages[pages]}. Self-contained: compute keeps
+/// nothing between steps but KV rows.
+struct StepHeader {
+  std::uint64_t step = 0;
+  std::uint32_t requests = 0;
+  std::uint32_t rows = 0;  ///< sum of counts
+  std::uint32_t kv_generation = 0;
+  std::uint32_t reserved = 0;
+};
+
+/// Rows [start, start + count) of one sequence. Pages cover [0, start + count).
+struct StepRequest {
+  std::uint64_t request = 0;
+  std::uint32_t record = 0;  ///< index of the journal record and of the cancel word
+  std::uint32_t start = 0;
+  std::uint32_t count = 0;
+  std::uint32_t pages = 0;
+  std::uint32_t sample = 0;   ///< 1: draw the token that follows the last row
+  std::uint32_t generated = 0;  ///< number of that token in the answer (row of the logits file)
+  shm::RequestParams params;
+};
+
+enum class RowStatus : std::uint32_t { kOk = 0, kFailed = 1, kCancelled = 2 };
+
+/// kStepResult: StepResultHeader, then `requests` StepResultRow.
+struct StepResultHeader {
+  std::uint64_t step = 0;
+  std::uint32_t requests = 0;
+  std::uint32_t reserved = 0;
+};
+struct StepResultRow {
+  std::uint64_t request = 0;
+  std::uint32_t record = 0;
+  std::uint32_t start = 0;  ///< KV rows [start, start + count) are written
+  std::uint32_t count = 0;
+  RowStatus status = RowStatus::kOk;
+  std::uint32_t sampled = 0;  ///< 1: `token` follows position start + count - 1
+  std::uint32_t token = 0;
+  char error[256] = {};
+};
+
+/// kTouch: one entry per distinct expert of the layer's rows, in order of first appearance. Compute sends it after
+/// it leased what it found READY; `needs` asks for exactly one answer on edge 6.
+struct TouchMember {
+  std::uint16_t expert = 0;
+  std::uint16_t needs = 0;
+  std::uint32_t rows = 0;  ///< how often rows of this step chose it
+};
+
+static_assert(std::is_trivially_copyable_v<StepRequest> && std::is_trivially_copyable_v<StepResultRow> &&
+              std::is_trivially_copyable_v<TouchMember>);
+
+}  // namespace wisp::ring

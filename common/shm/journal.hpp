@@ -1,0 +1,134 @@
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "shm/region.hpp"
+
+namespace wisp::shm {
+
+/// Why a sequence ended. Part of the commit word: only append.
+enum class Finish : std::uint32_t { kNone = 0, kStop = 1, kLength = 2, kStopString = 3, kCancelled = 4, kError = 5 };
+
+inline constexpr std::uint32_t kMaxEos = 16;
+enum RequestFlags : std::uint32_t {
+  kIgnoreEos = 1,   ///< end-of-sequence ids are tokens like others
+  kWriteLogits = 2  ///< compute writes the rows of this request into the logits directory
+};
+
+/// Everything that decides an answer beside the weights and the prompt. Plain data: travels in edge 1's arena and
+/// stands in the journal.
+struct RequestParams {
+  std::uint64_t seed = 0;
+  float temperature = 0.0f;  ///< 0 = greedy
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  std::uint32_t top_k = 0;  ///< 0 = off
+  std::uint32_t flags = 0;  ///< RequestFlags
+  std::uint32_t max_tokens = 0;
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t eos_count = 0;
+  std::uint32_t eos[kMaxEos] = {};
+  std::uint64_t created_s = 0;  ///< Unix time of the request, as the API shows it
+};
+
+/// The payload of kSubmit: params, then prompt_tokens ids (u32).
+struct SubmitMessage {
+  RequestParams params;
+};
+
+/// The commit word: token, finish and checksum become true together by one release store.
+/// The crc is crc32c over `params`, the prompt and the first `length` tokens.
+struct CommitWord {
+  std::uint32_t length = 0;  ///< generated tokens, 24 bits
+  Finish finish = Finish::kNone;
+  std::uint32_t crc = 0;
+
+  std::uint64_t pack() const {
+    return std::uint64_t{length & 0xffffffu} << 40 | std::uint64_t{static_cast<std::uint32_t>(finish) & 0xffu} << 32 | crc;
+  }
+  static CommitWord unpack(std::uint64_t w) {
+    return {static_cast<std::uint32_t>(w >> 40), static_cast<Finish>(w >> 32 & 0xffu), static_cast<std::uint32_t>(w)};
+  }
+};
+
+/// One sequence. Written by the router alone. A record is free while `request` is 0. Opening: generation odd,
+/// contents, commit word, request, generation even. Recycling: request = 0. Readers take the generation before and
+/// after (seqlock) and check the request id.
+struct JournalRecord {
+  alignas(kLine) std::atomic<std::uint64_t> generation;
+  std::atomic<std::uint64_t> request;  ///< gateway epoch << 32 | counter; never reused
+  std::atomic<std::uint64_t> commit;   ///< CommitWord
+  /// Positions whose KV rows are in region `kv` of generation `kv_generation`. Advances during prefill, so that a
+  /// storm of kills cannot stop progress; rows from here on may be half written.
+  std::atomic<std::uint32_t> kv_len;
+  std::atomic<std::uint32_t> kv_generation;
+  std::atomic<std::uint32_t> admitted;    ///< 1 once the page list is written
+  std::atomic<std::uint32_t> adopted_by;  ///< gateway epoch that serves it now
+  std::uint64_t order;                    ///< admission is first come, first served by this number
+  std::atomic<std::uint64_t> finished_ns; ///< engine time of the finish
+  std::uint32_t page_count;               ///< KV pages reserved for prompt and max_tokens
+  std::uint32_t reserved;
+  RequestParams params;
+  char error[256];  ///< written before a commit word with Finish::kError
+};
+
+/// The region `journal`: the commit point of every token, and all that a new router knows.
+struct Journal {
+  RegionHeader region;
+  std::uint32_t records;   ///< written by the launcher before any stage starts, as the four below
+  std::uint32_t capacity;  ///< ids a record can hold: prompt and answer
+  std::uint32_t pages_per_record;
+  std::uint32_t reserved;
+  std::uint64_t records_offset;
+  std::uint64_t stride;
+  std::uint64_t profile_hash;  ///< a journal is resumed under the same numerics only
+  std::atomic<std::uint64_t> next_order;
+
+  JournalRecord* record(std::uint32_t i) {
+    return reinterpret_cast<JournalRecord*>(reinterpret_cast<char*>(this) + records_offset + i * stride);
+  }
+  const JournalRecord* record(std::uint32_t i) const {
+    return reinterpret_cast<const JournalRecord*>(reinterpret_cast<const char*>(this) + records_offset + i * stride);
+  }
+  /// ids[0, prompt_tokens) is the prompt, then the generated tokens. [capacity]
+  static std::uint32_t* ids(JournalRecord* r) {
+    return reinterpret_cast<std::uint32_t*>(reinterpret_cast<char*>(r) + sizeof(JournalRecord));
+  }
+  static const std::uint32_t* ids(const JournalRecord* r) {
+    return reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const char*>(r) + sizeof(JournalRecord));
+  }
+  std::uint32_t* pages(JournalRecord* r) const { return ids(r) + capacity; }
+  const std::uint32_t* pages(const JournalRecord* r) const { return ids(r) + capacity; }
+};
+
+std::uint64_t journal_size(std::uint32_t records, std::uint32_t capacity);
+/// Initialises a zeroed region (launcher only).
+void init_journal(void* base, std::uint32_t records, std::uint32_t capacity, std::uint64_t profile_hash,
+                  std::uint64_t run_id);
+
+/// crc of a record's first `length` generated tokens, as the commit word carries it.
+std::uint32_t journal_crc(const JournalRecord* r, std::uint32_t length);
+/// Extends a crc by the next token.
+std::uint32_t journal_crc_extend(std::uint32_t crc, std::uint32_t token);
+/// Whether a record's numbers can be believed: lengths within capacity, pages in range, crc right. A router that
+/// finds otherwise treats the region as damaged.
+bool journal_record_valid(const Journal* j, const JournalRecord* r, std::uint32_t kv_pages);
+
+/// The region `kv.0`: pages of 16 positions for every layer. Page layout: for each layer, K as
+/// [kv_heads][head_dim][16] then V as [kv_heads][16][head_dim], f32. Written by compute alone.
+struct Kv {
+  RegionHeader region;
+  std::uint32_t pages;  ///< written by the launcher before any stage starts, as the two below
+  std::uint32_t reserved;
+  std::uint64_t page_bytes;
+  std::uint64_t pages_offset;
+
+  std::byte* page(std::uint32_t i) {
+    return reinterpret_cast<std::byte*>(this) + pages_offset + std::uint64_t{i} * page_bytes;
+  }
+};
+std::uint64_t kv_size(std::uint32_t pages, std::uint64_t page_bytes);
+void init_kv(void* base, std::uint32_t pages, std::uint64_t page_bytes, std::uint64_t run_id, std::uint64_t generation);
+
+}  // namespace wisp::shm

@@ -1,0 +1,102 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+
+namespace wisp::stats {
+
+/// Counters of all stages, one table: a desk's counter block has a cell for each, and the stage that owns the desk
+/// is the only writer. They survive restarts, since a desk does.
+enum class Counter : std::uint32_t {
+  kLoops = 0,          ///< turns of the stage's loop (a report of progress; it kills nobody)
+  kParks,              ///< times it slept
+  kRingsSent,          ///< doorbells rung
+  kRequests,           ///< requests opened (router), accepted (gateway)
+  kTokensCommitted,    ///< router
+  kSteps,              ///< published (router), run (compute)
+  kPromptTokens,       ///< prompt positions computed (router)
+  kStaleResults,       ///< results dropped by their key (router)
+  kDecodeAccesses,     ///< loader: experts of decode touches
+  kDecodeHits,         ///< loader: those resident at the touch
+  kPrefillAccesses,    ///< loader
+  kPrefillHits,        ///< loader
+  kReads,              ///< loader: extents read to the end
+  kExpertBytesRead,    ///< loader: payload and padding of those extents
+  kDeviceBytesRead,    ///< loader: every byte the drive was asked for, dense part and retries included
+  kReadRetries,        ///< loader: short reads continued and EIO retried
+  kReadFailures,       ///< loader
+  kChecksumFailures,   ///< loader
+  kEvictions,          ///< loader
+  kSlotsDraining,      ///< loader: slots left to a dead epoch, now
+  kLeaseWaits,         ///< loader: times a victim's lease had to end first
+  kTouches,            ///< compute
+  kLeaseHits,          ///< compute: experts leased without a message
+  kNeeds,              ///< compute: experts waited for
+  kLoaderChanges,      ///< compute: times a touch was sent again to a new loader
+  kHttpRequests,       ///< gateway
+  kHttpErrors,         ///< gateway
+  kResumes,            ///< gateway: streams taken up again by Last-Event-ID
+  kHelperRestarts,     ///< gateway: template helpers started again
+  kCount
+};
+inline constexpr std::uint32_t kCounterCells = 64;
+static_assert(static_cast<std::uint32_t>(Counter::kCount) <= kCounterCells);
+
+struct CounterInfo {
+  std::string_view name;
+  std::string_view unit;
+};
+inline constexpr std::array<CounterInfo, static_cast<std::size_t>(Counter::kCount)> kCounterTable{{
+    {"loops", ""},
+    {"parks", ""},
+    {"rings_sent", ""},
+    {"requests", ""},
+    {"tokens_committed", "tokens"},
+    {"steps", ""},
+    {"prompt_tokens", "tokens"},
+    {"stale_results", ""},
+    {"decode_accesses", "experts"},
+    {"decode_hits", "experts"},
+    {"prefill_accesses", "experts"},
+    {"prefill_hits", "experts"},
+    {"reads", "extents"},
+    {"expert_bytes_read", "bytes"},
+    {"device_bytes_read", "bytes"},
+    {"read_retries", ""},
+    {"read_failures", ""},
+    {"checksum_failures", ""},
+    {"evictions", ""},
+    {"slots_draining", "slots"},
+    {"lease_waits", ""},
+    {"touches", ""},
+    {"lease_hits", "experts"},
+    {"needs", "experts"},
+    {"loader_changes", ""},
+    {"http_requests", ""},
+    {"http_errors", ""},
+    {"resumes", ""},
+    {"helper_restarts", ""},
+}};
+
+/// Hop times of one edge in log2 buckets of nanoseconds: bucket i counts [2^i, 2^(i+1)). Written by the consumer.
+struct Histogram {
+  std::atomic<std::uint64_t> bucket[40];
+  void add(std::uint64_t ns) {
+    const int b = ns == 0 ? 0 : 63 - __builtin_clzll(ns);
+    auto& cell = bucket[b > 39 ? 39 : b];
+    cell.store(cell.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+};
+
+/// One line of the flight recorder: what a stage did last, for the post-mortem.
+struct FlightEvent {
+  std::uint64_t t_ns;
+  std::uint32_t what;  ///< Kind of the message, or 0x100 + a crash point's number
+  std::uint32_t edge;
+  std::uint64_t a;
+  std::uint64_t b;
+};
+inline constexpr std::uint32_t kFlightEvents = 512;
+
+}  // namespace wisp::stats
