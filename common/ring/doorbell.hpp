@@ -9,7 +9,8 @@ namespace wisp::ring {
 /// A stage's eventfd: one for all its rings. Does not own the descriptor.
 class Doorbell {
  public:
-  explicit Doorbell(int fd = -1) : fd_(fd) {}
+  Doorbell() = default;
+  explicit Doorbell(int fd) : fd_(fd) {}
   int fd() const { return fd_; }
   void ring() const {
     const std::uint64_t one = 1;
@@ -22,7 +23,7 @@ class Doorbell {
   }
 
  private:
-  int fd_;
+  int fd_ = -1;
 };
 
 }  // namespace wisp::ring

@@ -1,0 +1,90 @@
+#include <cmath>
+
+#include "service/crash_point.hpp"
+#include "services/compute/forward.hpp"
+
+namespace wisp::compute {
+
+float* Forward::key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const {
+  const model::AttentionSpec& a = spec_.attention;
+  const std::size_t plane = std::size_t{a.head_dim} * kernels::kPageTokens;
+  auto* base = reinterpret_cast<float*>(kv_.base + page * kv_.page_bytes);
+  return base + (std::size_t{layer} * 2 * a.kv_heads + kv_head) * plane;
+}
+
+float* Forward::value_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const {
+  const model::AttentionSpec& a = spec_.attention;
+  return key_page(page, layer, a.kv_heads + kv_head);
+}
+
+void Forward::attention(std::uint32_t layer, std::span<const Sequence> sequences) {
+  const LayerWeights& w = weights_.layers[layer];
+  const model::AttentionSpec& a = spec_.attention;
+  const auto rows = static_cast<std::uint32_t>(rows_.size());
+  linear(w.q, normed_.data(), q_.data(), rows);
+  linear(w.k, normed_.data(), k_rows_.data(), rows);
+  linear(w.v, normed_.data(), v_rows_.data(), rows);
+  const auto norm_and_rotate = [&](float* x, std::uint32_t heads, const std::vector<float>& norm, std::uint32_t pos) {
+    for (std::uint32_t h = 0; h < heads; ++h) {
+      float* head = x + std::size_t{h} * a.head_dim;
+      if (!norm.empty()) k_.rms_norm(head, norm.data(), spec_.norm_eps, a.head_dim, head);
+      kernels::apply_rope(head, rope_.table(), pos, a.rope.interleaved);
+    }
+  };
+  for (std::size_t r = 0; r < rows; ++r) {
+    norm_and_rotate(q_.data() + r * a.heads * a.head_dim, a.heads, w.q_norm, rows_[r].position);
+    norm_and_rotate(k_rows_.data() + r * a.kv_heads * a.head_dim, a.kv_heads, w.k_norm, rows_[r].position);
+  }
+  write_kv(layer, sequences);
+  attend(layer, sequences);
+  linear(w.o, attn_.data(), block_.data(), rows);
+}
+
+void Forward::write_kv(std::uint32_t layer, std::span<const Sequence> sequences) {
+  const model::AttentionSpec& a = spec_.attention;
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    const Row row = rows_[r];
+    const std::uint32_t page = sequences[row.sequence].pages[row.position / kernels::kPageTokens];
+    const std::uint32_t at = row.position % kernels::kPageTokens;
+    for (std::uint32_t h = 0; h < a.kv_heads; ++h) {
+      const float* key = k_rows_.data() + (r * a.kv_heads + h) * a.head_dim;
+      const float* value = v_rows_.data() + (r * a.kv_heads + h) * a.head_dim;
+      float* keys = key_page(page, layer, h);
+      for (std::uint32_t d = 0; d < a.head_dim; ++d) keys[std::size_t{d} * kernels::kPageTokens + at] = key[d];
+      service::crash_point(service::CrashPoint::kKvRowHalf);
+      std::copy(value, value + a.head_dim, value_page(page, layer, h) + std::size_t{at} * a.head_dim);
+    }
+  }
+}
+
+void Forward::attend(std::uint32_t layer, std::span<const Sequence> sequences) {
+  const model::AttentionSpec& a = spec_.attention;
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_dim)));
+  const std::uint32_t per_kv = a.heads / a.kv_heads;
+  std::uint64_t cost = 0;
+  for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * a.heads * a.head_dim * 2;
+  // An item is one row and one KV head: its query heads read the same pages.
+  pool_.run(static_cast<std::uint32_t>(rows_.size()) * a.kv_heads, cost, [&](std::uint32_t item) {
+    thread_local std::vector<float> scores;
+    thread_local std::vector<const float*> keys, values;
+    const std::size_t r = item / a.kv_heads;
+    const std::uint32_t kv_head = item % a.kv_heads;
+    const std::uint32_t count = rows_[r].position + 1;
+    const Sequence& s = sequences[rows_[r].sequence];
+    keys.clear();
+    values.clear();
+    for (std::uint32_t p = 0; p * kernels::kPageTokens < count; ++p) {
+      keys.push_back(key_page(s.pages[p], layer, kv_head));
+      values.push_back(value_page(s.pages[p], layer, kv_head));
+    }
+    scores.resize(keys.size() * kernels::kPageTokens);
+    for (std::uint32_t i = 0; i < per_kv; ++i) {
+      const std::size_t head = (r * a.heads + kv_head * per_kv + i) * a.head_dim;
+      k_.attention_scores(q_.data() + head, keys.data(), count, a.head_dim, scale, scores.data());
+      k_.softmax(scores.data(), count);
+      k_.attention_values(scores.data(), values.data(), count, a.head_dim, attn_.data() + head);
+    }
+  });
+}
+
+}  // namespace wisp::compute

@@ -1,0 +1,208 @@
+#include "services/compute/compute.hpp"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/fd.hpp"
+
+namespace wisp::compute {
+
+using shm::StageId;
+using shm::WaitFor;
+using stats::Counter;
+
+struct ComputeStage::Plan {
+  ring::StepHeader header;
+  struct Part {
+    ring::StepRequest request;
+    std::span<const std::uint32_t> ids;
+    std::span<const std::uint32_t> pages;
+  };
+  std::vector<Part> parts;
+};
+
+ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
+    : ctx_(ctx),
+      manifest_(std::move(manifest)),
+      router_board_(shm::extra_of<shm::RouterBoard>(ctx.peer(StageId::kRouter))),
+      from_router_(ctx.consumer(shm::EdgeId::kRouterCompute)),
+      to_router_(ctx.producer(shm::EdgeId::kComputeRouter)),
+      experts_(ctx),
+      pool_(ctx.plan().threads) {}
+
+Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
+  WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
+  const model::AttentionSpec& a = manifest.spec.attention;
+  const std::uint64_t page =
+      std::uint64_t{manifest.spec.layers.size()} * 2 * a.kv_heads * kernels::kPageTokens * a.head_dim * sizeof(float);
+  if (ctx.plan().kv_page_bytes != page || ctx.plan().dense_bytes != manifest.dense_bytes ||
+      (manifest.spec.expert_count() != 0 && ctx.plan().stride != manifest.spec.expert.stride))
+    return invalid("model " + manifest.name + " is not the one this run was planned for; it changed on disk");
+  return std::unique_ptr<service::Stage>(std::make_unique<ComputeStage>(ctx, std::move(manifest)));
+}
+
+bool ComputeStage::has_work() { return !from_router_.empty(); }
+
+void ComputeStage::make_ready() {
+  if (forward_) return;
+  const slab::SlabDir* dir = ctx_.at().slab_dir;
+  while (dir->dense_ready.load(std::memory_order_seq_cst) == 0)
+    ctx_.sleep(WaitFor::kDense, 0, [&] { return dir->dense_ready.load(std::memory_order_seq_cst) != 0; });
+  auto weights = Weights::bind(manifest_, ctx_.at().dense, ctx_.plan().dense_bytes);
+  if (!weights.ok()) ctx_.give_up(weights.error());
+  weights_ = std::move(weights).value();
+  shm::Kv* kv = ctx_.at().kv;
+  const KvPages pages{reinterpret_cast<std::byte*>(kv) + kv->pages_offset, kv->page_bytes};
+  const kernels::Kernels& table = kernels::best_kernels();
+  forward_ = std::make_unique<Forward>(manifest_.spec, weights_, pages, table, pool_,
+                                       ctx_.plan().prompt_chunk + ctx_.plan().parallel, ctx_.plan().ctx);
+  spdlog::info("kernels: {}, {} threads", kernels::name_of(table.isa), pool_.threads());
+}
+
+bool ComputeStage::poll() {
+  const ring::Descriptor* d = from_router_.front();
+  if (d == nullptr) return false;
+  if (auto plan = decode(*d)) {
+    make_ready();
+    run_step(*plan);
+  } else {
+    spdlog::error("edge 3: step {} is malformed and dropped", d->aux);
+  }
+  from_router_.pop();
+  // Once more after the head has moved: the router plans the next step when this one is out of the ring.
+  to_router_.ring_peer();
+  return true;
+}
+
+std::optional<ComputeStage::Plan> ComputeStage::decode(const ring::Descriptor& d) const {
+  Plan plan;
+  std::span<const std::byte> in = from_router_.payload(d);
+  const auto take = [&in](void* out, std::size_t n) {
+    if (in.size() < n) return false;
+    std::memcpy(out, in.data(), n);
+    in = in.subspan(n);
+    return true;
+  };
+  const auto words = [&in](std::size_t n) {
+    const std::span<const std::uint32_t> s{reinterpret_cast<const std::uint32_t*>(in.data()), n};
+    in = in.subspan(n * sizeof(std::uint32_t));
+    return s;
+  };
+  if (d.kind != ring::Kind::kStep || !take(&plan.header, sizeof plan.header)) return std::nullopt;
+  std::uint64_t rows = 0;
+  for (std::uint32_t i = 0; i < plan.header.requests; ++i) {
+    Plan::Part part;
+    if (!take(&part.request, sizeof part.request)) return std::nullopt;
+    const ring::StepRequest& q = part.request;
+    const std::uint64_t padded = (std::uint64_t{q.count} + q.pages + 1) / 2 * 2;
+    if (q.count == 0 || padded > in.size() / sizeof(std::uint32_t)) return std::nullopt;
+    if (q.record >= ctx_.plan().records || std::uint64_t{q.start} + q.count > ctx_.plan().ctx) return std::nullopt;
+    if (std::uint64_t{q.pages} * kernels::kPageTokens < std::uint64_t{q.start} + q.count) return std::nullopt;
+    part.ids = words(q.count);
+    part.pages = words(q.pages);
+    if ((q.count + q.pages) % 2 != 0) words(1);
+    for (const std::uint32_t p : part.pages)
+      if (p >= ctx_.at().kv->pages) return std::nullopt;
+    rows += q.count;
+    plan.parts.push_back(part);
+  }
+  if (rows > ctx_.plan().prompt_chunk + ctx_.plan().parallel) return std::nullopt;
+  return plan;
+}
+
+bool ComputeStage::all_cancelled(const Plan& plan) const {
+  for (const Plan::Part& p : plan.parts)
+    if (router_board_->cancel[p.request.record].load(std::memory_order_acquire) != p.request.request) return false;
+  return true;
+}
+
+void ComputeStage::run_step(const Plan& plan) {
+  std::vector<Sequence> sequences;
+  for (const Plan::Part& p : plan.parts) {
+    Sequence s{p.ids, p.pages, p.request.start, p.request.sample != 0, {}};
+    for (const std::uint32_t id : p.ids)
+      if (id >= manifest_.spec.vocab && s.error.empty())
+        s.error = "token id " + std::to_string(id) + " is not below the vocabulary of " + std::to_string(manifest_.spec.vocab);
+    sequences.push_back(std::move(s));
+  }
+  // A sequence with an impossible id computes nothing: its rows would read outside the embedding.
+  std::vector<Sequence> valid;
+  for (const Sequence& s : sequences)
+    if (s.error.empty()) valid.push_back(s);
+  experts_.begin_step(plan.header.step);
+  bool completed = true;
+  if (!valid.empty()) completed = forward_->run(valid, experts_, [&] { return all_cancelled(plan); });
+  for (std::size_t i = 0, v = 0; i < sequences.size(); ++i)
+    if (sequences[i].error.empty()) sequences[i].error = valid[v++].error;
+  ctx_.desk()->add(Counter::kSteps);
+  publish_result(plan, completed, sequences);
+  experts_.end_step();
+}
+
+void ComputeStage::publish_result(const Plan& plan, bool completed, std::span<const Sequence> sequences) {
+  std::vector<std::byte> payload(sizeof(ring::StepResultHeader) + plan.parts.size() * sizeof(ring::StepResultRow));
+  const ring::StepResultHeader header{plan.header.step, static_cast<std::uint32_t>(plan.parts.size()), 0};
+  std::memcpy(payload.data(), &header, sizeof header);
+  std::size_t computed = 0;
+  for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+    const ring::StepRequest& q = plan.parts[i].request;
+    ring::StepResultRow row;
+    row.request = q.request;
+    row.record = q.record;
+    row.start = q.start;
+    row.count = q.count;
+    std::string error = sequences[i].error;
+    bool in_vocabulary = true;
+    for (const std::uint32_t id : sequences[i].ids) in_vocabulary = in_vocabulary && id < manifest_.spec.vocab;
+    const std::size_t place = in_vocabulary ? computed++ : 0;
+    if (!completed) {
+      row.status = ring::RowStatus::kCancelled;
+    } else if (error.empty() && q.sample != 0) {
+      const std::span<const float> logits = forward_->logits(place);
+      auto token = sampler_.draw(logits, q.params, q.start + q.count);
+      if (token.ok()) {
+        row.sampled = 1;
+        row.token = token.value();
+        if ((q.params.flags & shm::kWriteLogits) != 0) error = write_logits(q.request, q.generated, logits);
+      } else {
+        error = token.error().text + " at position " + std::to_string(q.start + q.count - 1);
+      }
+    }
+    if (row.status == ring::RowStatus::kOk && !error.empty()) {
+      row.status = ring::RowStatus::kFailed;
+      std::strncpy(row.error, error.c_str(), sizeof row.error - 1);
+    }
+    std::memcpy(payload.data() + sizeof header + i * sizeof row, &row, sizeof row);
+  }
+  service::crash_point(service::CrashPoint::kSampled);
+  ring::Message m;
+  m.kind = ring::Kind::kStepResult;
+  m.aux = plan.header.step;
+  m.payload = payload;
+  while (!to_router_.publish(m))
+    ctx_.sleep(WaitFor::kRingSpace, shm::index(shm::EdgeId::kComputeRouter),
+               [&] { return to_router_.has_space(payload.size()); });
+}
+
+std::string ComputeStage::write_logits(std::uint64_t request, std::uint32_t row, std::span<const float> logits) const {
+  // Row n always lies at n * V * 4: a repeated step writes the same bytes to the same place.
+  const Fd fd(::openat(service::fds::kLogitsDir, std::to_string(request).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const auto* p = reinterpret_cast<const char*>(logits.data());
+  std::size_t left = logits.size_bytes();
+  auto at = static_cast<off_t>(row * logits.size_bytes());
+  while (fd.valid() && left > 0) {
+    const ssize_t n = ::pwrite(fd.get(), p, left, at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    p += n;
+    at += n;
+    left -= static_cast<std::size_t>(n);
+  }
+  return left == 0 ? std::string() : "writing logits: " + std::string(std::strerror(errno));
+}
+
+}  // namespace wisp::compute

@@ -1,0 +1,116 @@
+#include "services/compute/forward.hpp"
+
+#include <algorithm>
+
+namespace wisp::compute {
+
+Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages kv, const kernels::Kernels& kernels,
+                 ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx)
+    : spec_(spec), weights_(weights), kv_(kv), k_(kernels), pool_(pool), max_rows_(max_rows),
+      rope_(spec.attention.rope, ctx) {
+  const model::AttentionSpec& a = spec.attention;
+  const std::size_t n = max_rows;
+  std::uint32_t width = spec.moe_width;
+  for (const model::LayerSpec& l : spec.layers) width = std::max(width, l.moe ? 0u : l.dense_width);
+  for (auto* v : {&x_, &normed_, &block_, &gathered_}) v->resize(n * spec.hidden);
+  q_.resize(n * a.heads * a.head_dim);
+  attn_.resize(q_.size());
+  k_rows_.resize(n * a.kv_heads * a.head_dim);
+  v_rows_.resize(k_rows_.size());
+  gate_.resize(n * width);
+  up_.resize(n * width);
+  if (spec.moe_layers() == 0) return;
+  router_.resize(n * spec.router.experts);
+  route_scratch_.resize(spec.router.experts);
+  chosen_.resize(n * spec.router.top_k);
+  chosen_weight_.resize(chosen_.size());
+  product_.resize(chosen_.size() * spec.hidden);
+  product_of_.resize(chosen_.size());
+  place_row_.resize(chosen_.size());
+}
+
+bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts, const std::function<bool()>& cancelled) {
+  rows_.clear();
+  decode_ = true;
+  for (std::uint32_t s = 0; s < sequences.size(); ++s) {
+    decode_ = decode_ && sequences[s].ids.size() == 1;
+    for (std::uint32_t i = 0; i < sequences[s].ids.size(); ++i) rows_.push_back({s, sequences[s].start + i});
+  }
+  WISP_CHECK(rows_.size() <= max_rows_);
+  const auto rows = static_cast<std::uint32_t>(rows_.size());
+
+  embed(sequences);
+  for (std::uint32_t layer = 0; layer < spec_.layers.size(); ++layer) {
+    const LayerWeights& w = weights_.layers[layer];
+    norm_rows(w.attn_norm);
+    attention(layer, sequences);
+    k_.add(x_.data(), block_.data(), std::size_t{rows} * spec_.hidden);
+    norm_rows(w.ffn_norm);
+    if (spec_.layers[layer].moe) {
+      if (!moe_ffn(layer, sequences, experts, cancelled)) return false;
+    } else {
+      dense_ffn(layer);
+    }
+    k_.add(x_.data(), block_.data(), std::size_t{rows} * spec_.hidden);
+  }
+  head(sequences);
+  return true;
+}
+
+void Forward::embed(std::span<const Sequence> sequences) {
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    const Sequence& s = sequences[rows_[r].sequence];
+    kernels::gather_row(weights_.embed, s.ids[rows_[r].position - s.start], x_.data() + r * spec_.hidden);
+  }
+}
+
+void Forward::norm_rows(const std::vector<float>& weight) {
+  for (std::size_t r = 0; r < rows_.size(); ++r)
+    k_.rms_norm(x_.data() + r * spec_.hidden, weight.data(), spec_.norm_eps, spec_.hidden,
+                normed_.data() + r * spec_.hidden);
+}
+
+void Forward::linear(const Linear& l, const float* x, float* y, std::uint32_t rows) {
+  const kernels::WeightView& w = l.weight;
+  const std::uint32_t tiles = kernels::tiles_of(w.rows);
+  // A few tiles an item: enough items to share, few enough to be cheap.
+  const std::uint32_t step = std::max(1u, tiles / (4 * pool_.threads()));
+  pool_.run((tiles + step - 1) / step, std::uint64_t{w.rows} * w.cols * rows, [&](std::uint32_t i) {
+    k_.linear(w, x, w.cols, rows, y, w.rows, i * step, std::min(tiles, (i + 1) * step));
+  });
+  if (l.bias.empty()) return;
+  for (std::size_t r = 0; r < rows; ++r) k_.add(y + r * w.rows, l.bias.data(), w.rows);
+}
+
+void Forward::dense_ffn(std::uint32_t layer) {
+  const LayerWeights& w = weights_.layers[layer];
+  const auto rows = static_cast<std::uint32_t>(rows_.size());
+  linear(w.gate, normed_.data(), gate_.data(), rows);
+  linear(w.up, normed_.data(), up_.data(), rows);
+  k_.silu_mul(gate_.data(), up_.data(), std::size_t{rows} * w.gate.weight.rows);
+  linear(w.down, gate_.data(), block_.data(), rows);
+}
+
+void Forward::head(std::span<Sequence> sequences) {
+  logits_of_.assign(sequences.size(), -1);
+  std::uint32_t wanted = 0;
+  std::size_t row = 0;
+  for (std::size_t s = 0; s < sequences.size(); ++s) {
+    row += sequences[s].ids.size();
+    if (!sequences[s].want_logits) continue;
+    logits_of_[s] = static_cast<std::int32_t>(wanted);
+    k_.rms_norm(x_.data() + (row - 1) * spec_.hidden, weights_.norm.data(), spec_.norm_eps, spec_.hidden,
+                normed_.data() + std::size_t{wanted} * spec_.hidden);
+    ++wanted;
+  }
+  logits_.resize(std::size_t{wanted} * spec_.vocab);
+  if (wanted == 0) return;
+  linear({weights_.head, {}}, normed_.data(), logits_.data(), wanted);
+}
+
+std::span<const float> Forward::logits(std::size_t i) const {
+  WISP_CHECK(logits_of_[i] >= 0);
+  return {logits_.data() + static_cast<std::size_t>(logits_of_[i]) * spec_.vocab, spec_.vocab};
+}
+
+}  // namespace wisp::compute

@@ -1,0 +1,115 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/model_spec.hpp"
+#include "ring/messages.hpp"
+#include "services/compute/rope_table.hpp"
+#include "services/compute/thread_pool.hpp"
+#include "services/compute/weights.hpp"
+#include "wisp/kernels/kernels.hpp"
+
+namespace wisp::compute {
+
+/// KV pages in memory: page p begins at base + p * page_bytes; layout as shm::Kv says.
+struct KvPages {
+  std::byte* base = nullptr;
+  std::uint64_t page_bytes = 0;
+};
+
+/// Rows [start, start + ids.size()) of one sequence, and what became of them.
+struct Sequence {
+  std::span<const std::uint32_t> ids;
+  std::span<const std::uint32_t> pages;  ///< cover all positions up to the last row
+  std::uint32_t start = 0;
+  bool want_logits = false;  ///< of the last row
+  std::string error;         ///< not empty: this sequence failed, the others did not
+};
+
+/// An expert that lies in memory now, as its place in the set that was asked for.
+struct ReadyExpert {
+  std::uint32_t member = 0;
+  const std::byte* extent = nullptr;
+};
+
+/// Where experts come from: the slab by leases and messages, or a file in tests.
+class ExpertSource {
+ public:
+  virtual ~ExpertSource() = default;
+  using Use = std::function<void(std::span<const ReadyExpert>)>;
+  using Fail = std::function<void(std::uint32_t member, const std::string& why)>;
+  /// Brings every member of `set` (distinct experts of `layer`) once, in any order and in any grouping, to `use` or to
+  /// `fail`. An extent is valid during the call alone. Returns false if `cancelled()` became true on the way.
+  virtual bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
+                     const Fail& fail, const std::function<bool()>& cancelled) = 0;
+};
+
+/// The forward pass of every family over shared blocks. Holds scratch, no state between calls but KV pages.
+class Forward {
+ public:
+  /// `max_rows`: rows of one call. `ctx`: longest sequence. The references outlive this object.
+  Forward(const model::ModelSpec& spec, const Weights& weights, KvPages kv, const kernels::Kernels& kernels,
+          ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx);
+
+  /// Computes all rows of all sequences: writes their KV rows, and logits where asked. Returns false if cancelled.
+  bool run(std::span<Sequence> sequences, ExpertSource& experts, const std::function<bool()>& cancelled);
+  /// Logits [vocab] of the sequence with index i in the last run that wanted them.
+  std::span<const float> logits(std::size_t i) const;
+
+ private:
+  struct Row {
+    std::uint32_t sequence;
+    std::uint32_t position;
+  };
+  void embed(std::span<const Sequence> sequences);
+  void attention(std::uint32_t layer, std::span<const Sequence> sequences);
+  void write_kv(std::uint32_t layer, std::span<const Sequence> sequences);
+  void attend(std::uint32_t layer, std::span<const Sequence> sequences);
+  void dense_ffn(std::uint32_t layer);
+  bool moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, ExpertSource& experts,
+               const std::function<bool()>& cancelled);
+  void route(std::uint32_t layer, std::uint32_t rows);
+  void multiply_experts(std::span<const ReadyExpert> ready);
+  void head(std::span<Sequence> sequences);
+
+  void norm_rows(const std::vector<float>& weight);
+  /// y [rows, w.rows] = x [rows, w.cols] W^T + b, shared among the threads by tiles.
+  void linear(const Linear& l, const float* x, float* y, std::uint32_t rows);
+  float* key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
+  float* value_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
+
+  const model::ModelSpec& spec_;
+  const Weights& weights_;
+  KvPages kv_;
+  const kernels::Kernels& k_;
+  ThreadPool& pool_;
+  std::uint32_t max_rows_;
+  RopeTables rope_;
+
+  // scratch, [max_rows, ...] f32 unless said otherwise
+  std::vector<Row> rows_;
+  bool decode_ = false;             ///< every sequence of this call has one row
+  std::vector<float> x_;            ///< [rows, hidden] residual stream
+  std::vector<float> normed_;       ///< [rows, hidden]
+  std::vector<float> q_, k_rows_, v_rows_, attn_;  ///< [rows, heads or kv_heads, head_dim]
+  std::vector<float> block_;        ///< [rows, hidden] output of a block
+  std::vector<float> gate_, up_;    ///< [rows, width]
+  std::vector<float> router_;       ///< [rows, experts]
+  std::vector<float> route_scratch_;   ///< [experts]
+  std::vector<std::uint32_t> chosen_;  ///< [rows, top_k]
+  std::vector<float> chosen_weight_;   ///< [rows, top_k]
+  std::vector<float> product_;         ///< [rows * top_k, hidden], grouped by expert
+  std::vector<std::uint32_t> product_of_;  ///< [rows, top_k] -> place in product_
+  std::vector<float> gathered_;        ///< [rows, hidden] inputs of experts at work
+  std::vector<ring::TouchMember> set_;
+  std::vector<std::uint32_t> member_first_;  ///< [set] first place in product_
+  std::vector<std::uint32_t> place_row_;     ///< [rows * top_k] row of a place in product_
+  std::vector<float> logits_;                ///< [sequences that want them, vocab]
+  std::vector<std::int32_t> logits_of_;      ///< [sequences] -> place in logits_ or -1
+};
+
+}  // namespace wisp::compute

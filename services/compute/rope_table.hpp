@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "model/model_spec.hpp"
+#include "wisp/kernels/kernels.hpp"
+
+namespace wisp::compute {
+
+/// Owns cos and sin [positions, width/2]: computed in double (spec 2.2, 2.3), rounded once to f32.
+class RopeTables {
+ public:
+  RopeTables(const model::RopeSpec& spec, std::uint32_t positions);
+  kernels::RopeTable table() const { return {width_, cos_.data(), sin_.data()}; }
+
+ private:
+  std::uint32_t width_;
+  std::vector<float> cos_;
+  std::vector<float> sin_;
+};
+
+/// Frequencies f_i [width/2] and the factor on cos and sin, YaRN applied (spec 2.3).
+struct RopeFrequencies {
+  std::vector<double> frequency;
+  double amplitude = 1.0;
+};
+RopeFrequencies rope_frequencies(const model::RopeSpec& spec);
+
+}  // namespace wisp::compute

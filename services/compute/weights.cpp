@@ -1,0 +1,146 @@
+#include "services/compute/weights.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "wisp/kernels/number.hpp"
+
+namespace wisp::compute {
+
+namespace {
+
+using kernels::WeightFormat;
+using kernels::WeightView;
+
+/// Looks tensors up by canonical name and holds each against the shape the spec demands.
+class Binder {
+ public:
+  Binder(const model::Manifest& m, const std::byte* dense, std::uint64_t bytes) : m_(m), dense_(dense), bytes_(bytes) {}
+
+  bool has(const std::string& name) const { return m_.dense.contains(name); }
+
+  WeightView matrix(const std::string& name, std::uint32_t rows, std::uint32_t cols) {
+    const model::DenseTensor* t = find(name, rows, cols, true);
+    if (t == nullptr) return {};
+    WeightView w;
+    w.format = t->format;
+    w.rows = rows;
+    w.cols = cols;
+    w.codes = reinterpret_cast<const std::uint8_t*>(dense_ + t->offset);
+    return w;
+  }
+
+  std::vector<float> vector(const std::string& name, std::uint32_t n) {
+    const model::DenseTensor* t = find(name, 1, n, false);
+    std::vector<float> out(n, 0.0f);
+    if (t == nullptr) return out;
+    const std::byte* p = dense_ + t->offset;
+    for (std::uint32_t i = 0; i < n; ++i) out[i] = element(t->format, p, i);
+    return out;
+  }
+
+  Linear linear(const std::string& name, std::uint32_t rows, std::uint32_t cols, bool bias) {
+    Linear l;
+    l.weight = matrix(name, rows, cols);
+    if (bias && has(name + ".bias")) l.bias = vector(name + ".bias", rows);
+    return l;
+  }
+
+  const std::string& problem() const { return problem_; }
+
+ private:
+  const model::DenseTensor* find(const std::string& name, std::uint32_t rows, std::uint32_t cols, bool tiled) {
+    const auto it = m_.dense.find(name);
+    if (it == m_.dense.end()) {
+      note("tensor " + name + " is missing");
+      return nullptr;
+    }
+    const model::DenseTensor& t = it->second;
+    if (t.rows != rows || t.cols != cols || t.tiled != tiled || t.format == WeightFormat::kInt4) {
+      note("tensor " + name + " has shape [" + std::to_string(t.rows) + ", " + std::to_string(t.cols) + "] where [" +
+           std::to_string(rows) + ", " + std::to_string(cols) + "] is needed");
+      return nullptr;
+    }
+    const std::uint64_t need = tiled ? kernels::codes_bytes(t.format, rows, cols)
+                                     : std::uint64_t{cols} * 4 / kernels::columns_per_dword(t.format);
+    if (t.offset > bytes_ || need > bytes_ - t.offset) {
+      note("tensor " + name + " reaches past the end of the dense part");
+      return nullptr;
+    }
+    return &t;
+  }
+
+  static float element(WeightFormat f, const std::byte* p, std::uint32_t i) {
+    if (f == WeightFormat::kF32) {
+      float v;
+      std::memcpy(&v, p + std::size_t{i} * 4, 4);
+      return v;
+    }
+    std::uint16_t h;
+    std::memcpy(&h, p + std::size_t{i} * 2, 2);
+    if (f == WeightFormat::kBf16) return kernels::bf16_to_float(h);
+    return kernels::f16_to_float(h);
+  }
+
+  void note(std::string what) {
+    if (problem_.empty()) problem_ = std::move(what);
+  }
+
+  const model::Manifest& m_;
+  const std::byte* dense_;
+  std::uint64_t bytes_;
+  std::string problem_;
+};
+
+}  // namespace
+
+Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, std::uint64_t dense_bytes) {
+  const model::ModelSpec& s = m.spec;
+  const model::AttentionSpec& a = s.attention;
+  Binder b(m, dense, dense_bytes);
+  Weights w;
+  w.embed = b.matrix("embed", s.vocab, s.hidden);
+  w.head = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : w.embed;
+  w.norm = b.vector("norm", s.hidden);
+  w.layers.resize(s.layers.size());
+  for (std::uint32_t l = 0; l < s.layers.size(); ++l) {
+    LayerWeights& lw = w.layers[l];
+    const auto name = [&](const char* rest) { return model::layer_tensor(l, rest); };
+    lw.attn_norm = b.vector(name("attn_norm"), s.hidden);
+    lw.ffn_norm = b.vector(name("ffn_norm"), s.hidden);
+    lw.q = b.linear(name("attn.q"), a.heads * a.head_dim, s.hidden, a.bias);
+    lw.k = b.linear(name("attn.k"), a.kv_heads * a.head_dim, s.hidden, a.bias);
+    lw.v = b.linear(name("attn.v"), a.kv_heads * a.head_dim, s.hidden, a.bias);
+    lw.o = b.linear(name("attn.o"), s.hidden, a.heads * a.head_dim, a.bias);
+    if (a.head_norm) {
+      lw.q_norm = b.vector(name("attn.q_norm"), a.head_dim);
+      lw.k_norm = b.vector(name("attn.k_norm"), a.head_dim);
+    }
+    if (s.layers[l].moe) {
+      lw.router = b.linear(name("router"), s.router.experts, s.hidden, false);
+    } else {
+      lw.gate = b.linear(name("ffn.gate"), s.layers[l].dense_width, s.hidden, false);
+      lw.up = b.linear(name("ffn.up"), s.layers[l].dense_width, s.hidden, false);
+      lw.down = b.linear(name("ffn.down"), s.hidden, s.layers[l].dense_width, false);
+    }
+  }
+  if (!b.problem().empty())
+    return invalid("model " + m.name + ": " + b.problem() + "; convert the checkpoint again");
+  return w;
+}
+
+ExpertWeights ExpertWeights::at(const model::ExpertShape& shape, const std::byte* extent) {
+  const auto view = [&](const model::ExpertMatrix& m) {
+    WeightView w;
+    w.format = m.format;
+    w.rows = m.rows;
+    w.cols = m.cols;
+    w.group = m.group;
+    w.codes = reinterpret_cast<const std::uint8_t*>(extent + m.codes_offset);
+    if (m.group != 0) w.scales = reinterpret_cast<const std::uint16_t*>(extent + m.scales_offset);
+    return w;
+  };
+  return {view(shape.gate), view(shape.up), view(shape.down)};
+}
+
+}  // namespace wisp::compute

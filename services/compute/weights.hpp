@@ -1,0 +1,46 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "model/manifest.hpp"
+#include "wisp/kernels/weight.hpp"
+
+namespace wisp::compute {
+
+/// A matrix of the dense region with its bias, if it has one.
+struct Linear {
+  kernels::WeightView weight;  ///< [rows, cols]; rows 0 where the tensor does not exist
+  std::vector<float> bias;     ///< [rows] or empty
+  explicit operator bool() const { return weight.rows != 0; }
+};
+
+struct LayerWeights {
+  std::vector<float> attn_norm;  ///< [hidden]
+  std::vector<float> ffn_norm;   ///< [hidden]
+  Linear q, k, v, o;
+  std::vector<float> q_norm, k_norm;  ///< [head_dim] or empty
+  Linear router;             ///< [experts, hidden], MoE layers
+  Linear gate, up, down;     ///< dense layers
+};
+
+/// The dense part of a model: views into the region `dense` (owned by the caller), small vectors as f32.
+struct Weights {
+  kernels::WeightView embed;  ///< [vocab, hidden]
+  kernels::WeightView head;   ///< [vocab, hidden]; the embedding where the head is tied
+  std::vector<float> norm;    ///< [hidden]
+  std::vector<LayerWeights> layers;
+
+  /// Binds every tensor that the spec demands. Errors: kInvalid naming a tensor that is missing or has another shape.
+  static Result<Weights> bind(const model::Manifest& m, const std::byte* dense, std::uint64_t dense_bytes);
+};
+
+/// The three matrices of an expert inside its extent.
+struct ExpertWeights {
+  kernels::WeightView gate, up, down;
+  static ExpertWeights at(const model::ExpertShape& shape, const std::byte* extent);
+};
+
+}  // namespace wisp::compute

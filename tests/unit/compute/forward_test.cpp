@@ -1,0 +1,124 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "model_fixture.hpp"
+
+namespace wisp::compute {
+namespace {
+
+using testing::Engine;
+using testing::LoadedModel;
+
+const std::string kData = WISP_TEST_DATA;
+
+std::uint32_t argmax(const std::vector<float>& v) {
+  return static_cast<std::uint32_t>(std::max_element(v.begin(), v.end()) - v.begin());
+}
+
+/// A tensor of an oracle's expected.safetensors.
+std::vector<std::uint8_t> expected_tensor(const std::string& folder, const std::string& name) {
+  auto file = model::SafetensorsFile::open(folder + "/expected.safetensors");
+  if (!file.ok()) throw std::runtime_error(file.error().text);
+  for (const model::TensorInfo& t : file->header().tensors) {
+    if (t.name != name) continue;
+    std::vector<std::uint8_t> out(t.bytes);
+    if (!file->read(t, 0, out).ok()) throw std::runtime_error("unreadable " + name);
+    return out;
+  }
+  throw std::runtime_error("no tensor " + name);
+}
+
+/// Logits of Hugging Face transformers on random checkpoints, at every position.
+class Oracle : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Oracle, LogitsAtEveryPosition) {
+  const std::string folder = kData + "/oracle/" + GetParam();
+  const auto id_bytes = expected_tensor(folder, "input_ids");
+  const auto logit_bytes = expected_tensor(folder, "logits");
+  std::vector<std::uint32_t> ids;
+  for (std::size_t i = 0; i < id_bytes.size(); i += 8) {
+    std::int64_t id;
+    std::memcpy(&id, id_bytes.data() + i, 8);
+    ids.push_back(static_cast<std::uint32_t>(id));
+  }
+  std::vector<float> expected(logit_bytes.size() / 4);
+  std::memcpy(expected.data(), logit_bytes.data(), logit_bytes.size());
+
+  auto m = LoadedModel::convert(folder);
+  const std::size_t vocab = m->manifest.spec.vocab;
+  ASSERT_EQ(expected.size(), vocab * ids.size());
+  Engine engine(*m, kernels::best_kernels(), 1, 128, 128);
+  for (std::uint32_t p = 0; p < ids.size(); ++p) {
+    const std::vector<float> got = engine.rows(ids, p, 1);
+    const float* want = expected.data() + p * vocab;
+    float largest = 0.0f, difference = 0.0f;
+    for (std::size_t v = 0; v < vocab; ++v) {
+      largest = std::max(largest, std::abs(want[v]));
+      difference = std::max(difference, std::abs(got[v] - want[v]));
+    }
+    ASSERT_LE(difference, 1e-4f * largest) << "position " << p;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Qwen3Moe, Oracle,
+                         ::testing::Values("untied_bf16", "tied_bias_f32", "dense_layers", "yarn", "yarn_explicit",
+                                           "odd_sizes", "sharded", "int4"),
+                         [](const auto& i) { return std::string(i.param); });
+
+TEST(Reference, GreedyAnswersOfTheBundledModel) {
+  auto m = LoadedModel::convert(kData + "/pocket-dictionary");
+  std::ifstream in(kData + "/pocket-dictionary/reference.json");
+  const auto reference = nlohmann::json::parse(in);
+  for (const auto& prompt : reference["prompts"]) {
+    std::vector<std::uint32_t> ids = prompt["input_ids"];
+    const std::vector<std::uint32_t> want = prompt["output_ids"];
+    Engine engine(*m, kernels::best_kernels(), 2, 512, 512);
+    std::vector<float> logits = engine.prompt(ids, 512);
+    for (const auto& top : prompt["first_step_top5"])
+      EXPECT_NEAR(logits[top["id"].get<std::size_t>()], top["logit"].get<float>(), 1e-3f);
+    std::vector<std::uint32_t> got;
+    while (got.size() < want.size()) {
+      got.push_back(argmax(logits));
+      ids.push_back(got.back());
+      logits = engine.rows(ids, static_cast<std::uint32_t>(ids.size()) - 1, 1);
+    }
+    EXPECT_EQ(got, want) << prompt["prompt"];
+  }
+}
+
+/// A row's bits depend neither on the chunking nor on threads, the order of arrival or the instruction set.
+TEST(SameBits, ChunksThreadsArrivalAndInstructionSet) {
+  auto m = LoadedModel::convert(kData + "/pocket-dictionary");
+  std::vector<std::uint32_t> ids;
+  for (std::uint32_t i = 0; i < 77; ++i) ids.push_back((i * 2654435761u) % 4093u);
+  const std::vector<float> whole = Engine(*m, kernels::best_kernels(), 1, 128, 128).prompt(ids, 77);
+  for (const std::uint32_t chunk : {1u, 7u, 64u})
+    EXPECT_EQ(Engine(*m, kernels::best_kernels(), 1, 128, 128).prompt(ids, chunk), whole) << "chunk " << chunk;
+  EXPECT_EQ(Engine(*m, kernels::best_kernels(), 2, 128, 128).prompt(ids, 77), whole) << "two threads";
+  EXPECT_EQ(Engine(*m, kernels::best_kernels(), 3, 128, 128, true).prompt(ids, 13), whole) << "one expert at a time";
+  EXPECT_EQ(Engine(*m, kernels::ref_kernels(), 2, 128, 128).prompt(ids, 30), whole) << "ref";
+}
+
+/// Two sequences in one step give each the bits that it has alone.
+TEST(SameBits, BesideAnotherSequence) {
+  auto m = LoadedModel::convert(kData + "/oracle/int4");
+  const std::vector<std::uint32_t> a{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18};
+  const std::vector<std::uint32_t> b{20, 21, 22};
+  const std::vector<float> alone = Engine(*m, kernels::best_kernels(), 1, 64, 64).prompt(a, 64);
+  ThreadPool pool(2);
+  std::vector<std::byte> kv(8 * m->page_bytes());
+  Forward forward(m->manifest.spec, m->weights, {kv.data(), m->page_bytes()}, kernels::best_kernels(), pool, 64, 64);
+  testing::FileExperts experts(m->path, m->manifest, false);
+  const std::vector<std::uint32_t> pages_a{3, 1}, pages_b{0};
+  std::vector<Sequence> s{{b, pages_b, 0, true, {}}, {a, pages_a, 0, true, {}}};
+  ASSERT_TRUE(forward.run(s, experts, [] { return false; }));
+  const auto got = forward.logits(1);
+  EXPECT_EQ(std::vector<float>(got.begin(), got.end()), alone);
+}
+
+}  // namespace
+}  // namespace wisp::compute

@@ -1,0 +1,141 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/convert.hpp"
+#include "model/manifest.hpp"
+#include "model/safetensors.hpp"
+#include "services/compute/forward.hpp"
+
+namespace wisp::compute::testing {
+
+/// A temporary folder, removed at the end.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "wisp-test-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Experts straight from the files: all of a layer's set at once, or one at a time.
+class FileExperts final : public ExpertSource {
+ public:
+  FileExperts(const std::string& folder, const model::Manifest& m, bool one_by_one) : one_by_one_(one_by_one) {
+    for (const model::LayerExperts& layer : m.experts) {
+      std::vector<std::vector<std::byte>> extents;
+      std::ifstream in(folder + "/" + layer.file, std::ios::binary);
+      for (const model::ExpertExtent& e : layer.extents) {
+        std::vector<std::byte> bytes(m.spec.expert.stride);
+        in.seekg(static_cast<std::streamoff>(e.offset));
+        in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+        extents.push_back(std::move(bytes));
+      }
+      layers_.push_back(std::move(extents));
+    }
+  }
+  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool, const Use& use, const Fail&,
+             const std::function<bool()>&) override {
+    std::vector<ReadyExpert> ready;
+    for (std::uint32_t i = 0; i < set.size(); ++i) {
+      // Backwards: the order of arrival must not matter.
+      const auto m = static_cast<std::uint32_t>(set.size()) - 1 - i;
+      ready.push_back({m, layers_[layer][set[m].expert].data()});
+      if (!one_by_one_) continue;
+      use(ready);
+      ready.clear();
+    }
+    if (!ready.empty()) use(ready);
+    return true;
+  }
+
+ private:
+  bool one_by_one_;
+  std::vector<std::vector<std::vector<std::byte>>> layers_;
+};
+
+/// A checkpoint, converted and in memory.
+struct LoadedModel {
+  TempFolder folder;
+  std::string path;
+  model::Manifest manifest;
+  std::vector<std::byte> dense;
+  Weights weights;
+
+  /// Converts the checkpoint at `source`, leaving out expected.* (the oracle's answers lie beside it).
+  static std::unique_ptr<LoadedModel> convert(const std::string& source) {
+    auto m = std::make_unique<LoadedModel>();
+    const auto copy = m->folder.path() / "source";
+    std::filesystem::create_directory(copy);
+    for (const auto& f : std::filesystem::directory_iterator(source))
+      if (!f.path().filename().string().starts_with("expected"))
+        std::filesystem::copy(f.path(), copy / f.path().filename());
+    m->path = (m->folder.path() / "model").string();
+    model::ConvertOptions options;
+    options.source = copy.string();
+    options.destination = m->path;
+    auto report = model::convert(options, {});
+    if (!report.ok()) throw std::runtime_error(report.error().text);
+    auto manifest = model::load_manifest(m->path);
+    if (!manifest.ok()) throw std::runtime_error(manifest.error().text);
+    m->manifest = std::move(manifest).value();
+    m->dense.resize(m->manifest.dense_bytes + 64);
+    std::ifstream in(m->path + "/" + m->manifest.dense_file, std::ios::binary);
+    in.seekg(static_cast<std::streamoff>(m->manifest.dense_file_offset));
+    in.read(reinterpret_cast<char*>(m->dense.data()), static_cast<std::streamsize>(m->manifest.dense_bytes));
+    auto weights = Weights::bind(m->manifest, m->dense.data(), m->manifest.dense_bytes);
+    if (!weights.ok()) throw std::runtime_error(weights.error().text);
+    m->weights = std::move(weights).value();
+    return m;
+  }
+
+  std::uint64_t page_bytes() const {
+    const model::AttentionSpec& a = manifest.spec.attention;
+    return std::uint64_t{manifest.spec.layers.size()} * 2 * a.kv_heads * kernels::kPageTokens * a.head_dim * 4;
+  }
+};
+
+/// One engine over a loaded model, with a KV pool of `ctx` positions whose pages are handed out backwards.
+class Engine {
+ public:
+  Engine(LoadedModel& m, const kernels::Kernels& k, std::uint32_t threads, std::uint32_t max_rows, std::uint32_t ctx,
+         bool one_by_one = false)
+      : pool_(threads), kv_((ctx / 16 + 1) * m.page_bytes()),
+        forward_(m.manifest.spec, m.weights, {kv_.data(), m.page_bytes()}, k, pool_, max_rows, ctx),
+        experts_(m.path, m.manifest, one_by_one) {
+    for (std::uint32_t p = ctx / 16 + 1; p-- > 0;) pages_.push_back(p);
+  }
+
+  /// Computes ids[start, start + count) in one call; logits of the last row.
+  std::vector<float> rows(const std::vector<std::uint32_t>& ids, std::uint32_t start, std::uint32_t count) {
+    std::vector<Sequence> s{{std::span(ids).subspan(start, count), pages_, start, true, {}}};
+    if (!forward_.run(s, experts_, [] { return false; })) throw std::runtime_error("cancelled");
+    const auto l = forward_.logits(0);
+    return {l.begin(), l.end()};
+  }
+  /// The whole prompt in chunks; logits of its last position.
+  std::vector<float> prompt(const std::vector<std::uint32_t>& ids, std::uint32_t chunk) {
+    std::vector<float> out;
+    for (std::uint32_t at = 0; at < ids.size(); at += chunk)
+      out = rows(ids, at, std::min(chunk, static_cast<std::uint32_t>(ids.size()) - at));
+    return out;
+  }
+
+ private:
+  ThreadPool pool_;
+  std::vector<std::byte> kv_;
+  Forward forward_;
+  FileExperts experts_;
+  std::vector<std::uint32_t> pages_;
+};
+
+}  // namespace wisp::compute::testing
