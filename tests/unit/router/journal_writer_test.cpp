@@ -1,0 +1,164 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <random>
+
+#include "service/crash_point.hpp"
+#include "services/router/batch_plan.hpp"
+#include "services/router/journal_writer.hpp"
+
+namespace wisp::router {
+namespace {
+
+using shm::CommitWord;
+using shm::Finish;
+using shm::Journal;
+
+constexpr std::uint32_t kPages = 64;
+
+/// A journal in shared anonymous memory.
+class JournalTest : public ::testing::Test {
+ protected:
+  static constexpr std::uint32_t kRecords = 4, kCapacity = 256;
+  JournalTest() {
+    size_ = shm::journal_size(kRecords, kCapacity);
+    base_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    shm::init_journal(base_, kRecords, kCapacity, 77, 1);
+    writer_.attach(journal(), kPages, 1);
+  }
+  ~JournalTest() override { ::munmap(base_, size_); }
+  Journal* journal() { return static_cast<Journal*>(base_); }
+
+  void open(std::uint32_t i, std::uint64_t request, std::uint32_t prompt, std::uint32_t max_tokens) {
+    shm::RequestParams p;
+    p.prompt_tokens = prompt;
+    p.max_tokens = max_tokens;
+    std::vector<std::uint32_t> ids(prompt);
+    for (std::uint32_t k = 0; k < prompt; ++k) ids[k] = k + 10;
+    writer_.open(i, request, p, ids, 1);
+  }
+
+  void* base_;
+  std::uint64_t size_;
+  JournalWriter writer_;
+};
+
+TEST_F(JournalTest, TokensAndFinishBecomeTrueTogether) {
+  open(0, 42, 5, 3);
+  writer_.commit_token(0, 100, Finish::kNone, 1);
+  writer_.commit_token(0, 101, Finish::kStop, 2);
+  EXPECT_EQ(writer_.committed(0).length, 2u);
+  EXPECT_EQ(writer_.committed(0).finish, Finish::kStop);
+  EXPECT_TRUE(shm::journal_record_valid(journal(), journal()->record(0), kPages));
+  JournalWriter next;
+  EXPECT_TRUE(next.attach(journal(), kPages, 1).empty());
+  EXPECT_EQ(next.find(42), 0);
+  EXPECT_EQ(next.ids(0)[5], 100u);
+  EXPECT_EQ(next.ids(0)[6], 101u);
+}
+
+TEST_F(JournalTest, EarlierFinishTruncates) {
+  open(0, 42, 5, 8);
+  for (std::uint32_t t = 0; t < 6; ++t) writer_.commit_token(0, t, Finish::kNone, 1);
+  writer_.set_kv_len(0, 10);
+  writer_.finish(0, 3, Finish::kStopString, 9);
+  EXPECT_EQ(writer_.committed(0).length, 3u);
+  EXPECT_LE(writer_.at(0).kv_len.load(), 8u);
+  EXPECT_TRUE(shm::journal_record_valid(journal(), journal()->record(0), kPages));
+}
+
+TEST_F(JournalTest, AnotherKvGenerationForgetsKvAndNothingElse) {
+  open(0, 42, 5, 8);
+  writer_.admit(0, std::vector<std::uint32_t>{3});
+  writer_.commit_token(0, 7, Finish::kNone, 1);
+  writer_.set_kv_len(0, 5);
+  JournalWriter next;
+  next.attach(journal(), kPages, 2);
+  EXPECT_EQ(next.at(0).kv_len.load(), 0u);
+  EXPECT_EQ(next.committed(0).length, 1u);
+  const auto rows = plan_rows(next, 4);
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].count, 4u);  // in chunks again, although a token is committed
+  EXPECT_FALSE(rows[0].sample);
+}
+
+TEST_F(JournalTest, DeathBetweenTokenAndCommitLeavesTheOldLength) {
+  open(0, 42, 5, 8);
+  writer_.commit_token(0, 7, Finish::kNone, 1);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    service::detail::Armed armed;
+    armed.point = static_cast<std::uint32_t>(service::CrashPoint::kTokenBeforeCommit);
+    armed.countdown = 1;
+    service::detail::armed = &armed;
+    writer_.commit_token(0, 8, Finish::kNone, 1);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  JournalWriter next;
+  EXPECT_TRUE(next.attach(journal(), kPages, 1).empty());
+  EXPECT_EQ(next.committed(0).length, 1u);
+}
+
+TEST_F(JournalTest, OpeningCutShortIsNoRecord) {
+  open(0, 42, 5, 8);
+  auto* r = journal()->record(0);
+  r->generation.store(r->generation.load() + 1);  // as a death inside open() leaves it
+  JournalWriter next;
+  next.attach(journal(), kPages, 1);
+  EXPECT_EQ(next.find(42), -1);
+  EXPECT_EQ(next.find_free(), 0);
+}
+
+/// Whatever bytes a record holds, attaching gives a valid record or none.
+TEST_F(JournalTest, DamagedRecordsAreDropped) {
+  std::mt19937_64 random(5);
+  for (int round = 0; round < 3000; ++round) {
+    open(1, 43, 20, 30);
+    writer_.admit(1, std::vector<std::uint32_t>{1, 2, 3, 4});
+    for (std::uint32_t t = 0; t < 10; ++t) writer_.commit_token(1, t, Finish::kNone, 1);
+    auto* r = reinterpret_cast<unsigned char*>(journal()->record(1));
+    const std::size_t at = 16 + random() % (sizeof(shm::JournalRecord) + 60 * 4 - 16);
+    r[at] = static_cast<unsigned char>(r[at] ^ (1u << random() % 8));
+    JournalWriter next;
+    next.attach(journal(), kPages, 1);
+    for (std::uint32_t i = 0; i < kRecords; ++i)
+      EXPECT_TRUE(!next.in_use(i) || shm::journal_record_valid(journal(), journal()->record(i), kPages));
+    next.recycle(1);
+  }
+}
+
+TEST_F(JournalTest, FreePagesAreWhatNoRecordNames) {
+  open(0, 42, 5, 8);
+  open(1, 43, 5, 8);
+  writer_.admit(0, std::vector<std::uint32_t>{0, 5});
+  EXPECT_EQ(free_pages(writer_, 8), (std::vector<std::uint32_t>{1, 2, 3, 4, 6, 7}));
+  writer_.recycle(0);
+  EXPECT_EQ(free_pages(writer_, 8).size(), 8u);
+}
+
+TEST_F(JournalTest, PlansDecodesWithOneChunkOfPrompts) {
+  open(0, 42, 5, 8);
+  open(1, 43, 100, 8);
+  open(2, 44, 50, 8);
+  for (std::uint32_t i = 0; i < 3; ++i) writer_.admit(i, std::vector<std::uint32_t>(7, i));
+  writer_.set_kv_len(0, 5);
+  writer_.commit_token(0, 1, Finish::kNone, 1);
+  const auto rows = plan_rows(writer_, 64);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_TRUE(rows[0].record == 0 && rows[0].count == 1 && rows[0].sample);
+  EXPECT_TRUE(rows[1].record == 1 && rows[1].count == 64 && !rows[1].sample);
+  writer_.set_kv_len(1, 64);
+  const auto more = plan_rows(writer_, 64);
+  ASSERT_EQ(more.size(), 3u);
+  EXPECT_TRUE(more[1].count == 36 && more[1].sample);
+  EXPECT_TRUE(more[2].count == 28 && !more[2].sample);
+}
+
+}  // namespace
+}  // namespace wisp::router
