@@ -1,4 +1,6 @@
 #pragma once
+#include <capnp/message.h>
+
 #include <cstdint>
 #include <span>
 #include <string>

@@ -70,6 +70,11 @@ std::string write_manifest(const Manifest& m);
 /// ".attn.{q_norm,k_norm}", "layers.N.{attn_norm,ffn_norm}", "layers.N.router", "layers.N.ffn.{gate,up,down}".
 std::string layer_tensor(std::uint32_t layer, std::string_view rest);
 
+/// The hash that names the weights: xxh3-64 over the names and checksums of all dense tensors and all experts.
+std::uint64_t hash_of_weights(const Manifest& m);
+/// Holds a spec against the bounds of limits.hpp and its own logic; names the field.
+Status check_spec(const ModelSpec& m);
+
 /// Lays out an expert of the given formats: fills offsets, payload and stride.
 ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, kernels::WeightFormat gate_up,
                            kernels::WeightFormat down, std::uint32_t group);

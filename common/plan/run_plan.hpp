@@ -26,6 +26,7 @@ struct RunOptions {
   bool check_experts = true;
   std::string logits_dir;    ///< "" = none
   std::string log_level = "info";
+  bool text = true;  ///< the model has a tokenizer: its tables and the template helper need memory (planner only)
 };
 
 /// Sizes of everything, before anything is allocated. Pure numbers: the launcher makes regions of them without

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,16 @@
 
 namespace wisp::service {
 
+/// What the stages of one process share beside the regions: the ways to the launcher and the armed crash points.
+/// An Attachment made by hand (tests) has none, and then sleeps on bells alone.
+struct ProcessPart {
+  int control = -1;
+  int ready = -1;
+  int lifeline = -1;
+  std::mutex control_mutex;  ///< one thread at a time takes packets
+  std::array<std::atomic<detail::Armed*>, shm::kStages> armed{};
+};
+
 /// The regions as one process sees them. Folded stages share one Attachment, and so one mapping of each region.
 /// A pointer to a region that this process does not own is to memory that the MMU makes read-only.
 struct Attachment {
@@ -34,12 +45,16 @@ struct Attachment {
   shm::Kv* kv = nullptr;
   shm::Journal* journal = nullptr;
   std::vector<std::shared_ptr<shm::Mapping>> mappings;  ///< owners of the pointers above
+  std::shared_ptr<ProcessPart> process;
 };
 
 /// What a stage may do with the world around it: its desk, its peers, and the one place where it sleeps.
 class StageContext {
  public:
   StageContext(const Attachment& at, shm::StageId id, std::uint32_t epoch);
+  ~StageContext();
+  StageContext(const StageContext&) = delete;
+  StageContext& operator=(const StageContext&) = delete;
 
   const plan::RunPlan& plan() const { return at_.plan; }
   const shm::Life& life() const { return *at_.life; }
@@ -62,19 +77,21 @@ class StageContext {
   /// Loops on sleep() until `ready()`.
   void wait(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready);
 
-  /// Handles what the control socket holds (crash points, log level); never blocks. Returns false when the
-  /// launcher is gone: the process then ends.
+  /// Handles what the control socket holds (crash points, log level); never blocks. Ends the process when the
+  /// launcher is gone.
   void poll_control();
 
   /// Descriptors that end a sleep: bell, control socket, lifeline. For stages with an event loop of their own.
   std::array<int, 3> wake_fds() const;
+  /// Makes the calling thread the one that dies at this context's crash points. run_stage() does it.
+  void bind_thread();
   /// Publishes "parked" around a sleep of an event loop of the stage's own. See sleep().
   void begin_park(shm::WaitFor why, std::uint64_t detail);
   void end_park();
 
   /// Tells the launcher that this stage answers now.
   void announce_ready();
-  /// Tells the launcher why, then exits with status 125: not to be restarted.
+  /// Tells the launcher why, then exits with status 125: not to be restarted. `why` should name the way out.
   [[noreturn]] void give_up(const Error& why);
 
  private:
@@ -112,7 +129,9 @@ int host_main(int argc, char** argv, const char* program, const std::vector<Host
 /// died between publishing and ringing.
 void run_stage(StageContext& ctx, Stage& stage, const std::function<bool()>& stop);
 
-/// Maps the inherited regions for the stages hosted here. `writable` = ids of those stages.
+/// Maps the inherited regions for the stages hosted here. `writable` = ids of those stages. The plan is left empty.
 Result<Attachment> attach_inherited(const std::vector<shm::StageId>& writable);
+/// Checks the sizes of what is mapped against the plan. Errors: kCorrupt names the region.
+Status check_against_plan(const Attachment& at);
 
 }  // namespace wisp::service

@@ -131,7 +131,7 @@ FIXED = [
     "a\r\nb\r\n\r\nc\n\n\nd\r\re", "tab\tand\t\tmore\t \t", "1234567890 12 345 6,789.01", "x1y22z333",
     "I'm you're he'll we've it's I'd don't", "I'M YOU'RE HE'LL WE'VE IT'S I'D DON'T", "'S 'sS ''s '\u017f",
     "naive na\u00efve nai\u0308ve", "A\u030a \u212b \u00c5", "\u1100\u1161\u11a8 \uac01", "\u0344 \u0958 \u2126 \ufb01",
-    "a\u0301\u0323 a\u0323\u0301 \u0301\u0323", "q\u0307\u0323\u0301", "\u0d95\u0d4d", "\u0928\u093f \u0915\u094d\u0937",
+    "a\u0301\u0323 a\u0323\u0301 \u0301\u0323", "q\u0307\u0323\u0301", "x\u08ca\u0334 a\u08ca\u0301 \U00011935\U00011930 \U00011938", "\u0d95\u0d4d", "\u0928\u093f \u0915\u094d\u0937",
     "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u3053\u3093\u306b\u3061\u306f \u30ab\u30bf\u30ab\u30ca\u30fc \ud55c\uad6d\uc5b4",
     "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \u2764\ufe0f", "\u0661\u0662\u0663 \u216b \u00bd \u00b2",
     "\u00a0nbsp\u2003em\u3000ideographic\u2028line\u2029para\u0085nel\u1680ogham\u200bzero\ufeffbom\u180e",

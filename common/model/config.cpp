@@ -1,0 +1,281 @@
+#include "model/config.hpp"
+
+#include <algorithm>
+
+#include "model/family.hpp"
+#include "model/limits.hpp"
+
+namespace wisp::model {
+namespace {
+
+constexpr std::string_view kFile = "config.json";
+
+Status read_identity(const Fields& root, Config& c) {
+  const Fields text = c.fields();
+  WISP_ASSIGN(c.model_type, text.text("model_type"));
+  if (root.has("architectures")) {
+    WISP_ASSIGN(const Json* list, root.array("architectures"));
+    if (!list->empty() && (*list)[0].is_string()) c.architecture = (*list)[0].get<std::string>();
+  }
+  c.family = find_family(c.model_type);
+  const bool known = c.family && (c.architecture.empty() ||
+                                  std::find(c.family->architectures.begin(), c.family->architectures.end(),
+                                            c.architecture) != c.family->architectures.end());
+  if (known) return {};
+  std::string names;
+  for (const Family* f : families()) {
+    for (const auto a : f->architectures) names += (names.empty() ? "" : ", ") + std::string(a);
+  }
+  return unsupported(std::string(kFile) + ": architecture " +
+                     (c.architecture.empty() ? std::string("(none given)") : printable(c.architecture)) +
+                     " with model_type " + printable(c.model_type) + " is not supported; supported: " + names);
+}
+
+Status read_shared_numbers(Config& c) {
+  const Fields f = c.fields();
+  WISP_ASSIGN(c.hidden, f.u32("hidden_size", 1, kMaxWidth));
+  WISP_ASSIGN(c.layers, f.u32("num_hidden_layers", 1, kMaxLayers));
+  WISP_ASSIGN(c.vocab, f.u32("vocab_size", 1, kMaxVocab));
+  WISP_ASSIGN(c.max_positions, f.u32("max_position_embeddings", 1, kMaxPositions));
+  WISP_ASSIGN(c.heads, f.u32("num_attention_heads", 1, kMaxHeads));
+  WISP_ASSIGN(c.kv_heads, f.u32_or("num_key_value_heads", c.heads, 1, kMaxHeads));
+  if (c.heads % c.kv_heads != 0) {
+    return f.wrong("num_attention_heads", std::to_string(c.heads) + " is not a multiple of num_key_value_heads " +
+                                              std::to_string(c.kv_heads));
+  }
+  if (!f.has("head_dim") && c.hidden % c.heads != 0) {
+    return f.wrong("hidden_size", std::to_string(c.hidden) + " is not a multiple of num_attention_heads " +
+                                      std::to_string(c.heads) + ", and head_dim is missing");
+  }
+  WISP_ASSIGN(c.head_dim, f.u32_or("head_dim", c.hidden / c.heads, 1, kMaxHeadDim));
+  if (c.head_dim % 2 != 0 || c.head_dim > kMaxHeadDim) {
+    return f.wrong("head_dim", "is " + std::to_string(c.head_dim) + "; it must be even and at most " +
+                                   std::to_string(kMaxHeadDim));
+  }
+  WISP_ASSIGN(c.norm_eps, f.number_or("rms_norm_eps", 1e-6, 0.0, 1.0));
+  for (const char* key : {"hidden_act", "hidden_activation"}) {
+    WISP_ASSIGN(const std::string act, f.text_or(key, "silu"));
+    if (act != "silu" && act != "swish") {
+      return unsupported(c.where + ": " + key + " " + printable(act) + " is not supported; supported: silu");
+    }
+  }
+  return {};
+}
+
+Status check_weights_group(const Fields& group, const std::string& format, QuantConfig& quant) {
+  if (!group.has("weights")) return {};  // a group that quantises activations only
+  WISP_ASSIGN(const Fields w, group.object("weights"));
+  WISP_ASSIGN(const std::uint32_t bits, w.u32("num_bits", 1, 64));
+  WISP_ASSIGN(const std::string type, w.text_or("type", "int"));
+  WISP_ASSIGN(const std::string strategy, w.text("strategy"));
+  WISP_ASSIGN(const bool symmetric, w.boolean_or("symmetric", true));
+  WISP_ASSIGN(const std::string order, w.find("actorder") && w.find("actorder")->is_boolean()
+                                           ? Result<std::string>("group")
+                                           : w.text_or("actorder", "none"));
+  WISP_ASSIGN(const std::string own_format, group.text_or("format", format));
+  const std::string what = type + std::to_string(bits) + (symmetric ? " symmetric" : " asymmetric") + ", strategy " +
+                           strategy + ", format " + own_format + ", actorder " + order;
+  const bool static_order = order == "none" || order == "weight" || order == "static";
+  if (own_format != "pack-quantized" || bits != 4 || type != "int" || !symmetric || strategy != "group" ||
+      !static_order) {
+    return unsupported(w.where() + ": " + printable(what) +
+                       " is not supported; supported: int4 symmetric, strategy group, format pack-quantized");
+  }
+  WISP_ASSIGN(const std::uint32_t size, w.u32("group_size", 1, kMaxWidth));
+  if (size != 32 && size != 64 && size != 128) {
+    return unsupported(w.where() + ": group_size " + std::to_string(size) + " is not supported; supported: 32, 64, 128");
+  }
+  if (quant.group != 0 && quant.group != size) {
+    return unsupported(w.where() + ": group_size " + std::to_string(size) + " beside " + std::to_string(quant.group) +
+                       " in another group is not supported");
+  }
+  quant.group = size;
+  return {};
+}
+
+Status read_quant(const Fields& root, Config& c) {
+  for (const Fields& f : {c.fields(), root}) {
+    for (const char* key : {"quantization_config", "compression_config"}) {
+      if (!f.has(key)) continue;
+      WISP_ASSIGN(const Fields q, f.object(key));
+      WISP_ASSIGN(const std::string method, q.text("quant_method"));
+      if (method != "compressed-tensors") {
+        return unsupported(q.where() + ": quant_method " + printable(method) +
+                           " is not supported; supported: compressed-tensors, or unquantised weights");
+      }
+      WISP_ASSIGN(const std::string format, q.text("format"));
+      for (const char* extra : {"transform_config", "sparsity_config"}) {
+        const Json* v = q.find(extra);
+        if (v && !v->empty() && v->value("format", std::string()) != "dense") {
+          return unsupported(q.where() + ": " + extra + " is not supported");
+        }
+      }
+      WISP_ASSIGN(const Fields groups, q.object("config_groups"));
+      for (const auto& [name, value] : groups.json().items()) {
+        if (!value.is_object()) return groups.wrong(name, "is not an object");
+        WISP_TRY(check_weights_group(Fields(value, groups.where() + ": " + printable(name)), format, c.quant));
+      }
+      if (c.quant.group == 0) return groups.wrong("weights", "is missing in every group");
+      return {};
+    }
+  }
+  return {};
+}
+
+Status read_stop_ids(const Fields& f, const Config& c, std::vector<std::uint32_t>& out) {
+  const Json* v = f.find("eos_token_id");
+  if (!v) return {};
+  const Json list = v->is_array() ? *v : Json::array({*v});
+  if (list.size() > kMaxStopIds) return f.wrong("eos_token_id", "has " + std::to_string(list.size()) + " entries");
+  for (const auto& id : list) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= c.vocab) {
+      return f.wrong("eos_token_id", "is " + printable(id.dump()) + ", but vocab_size is " + std::to_string(c.vocab));
+    }
+    out.push_back(id.get<std::uint32_t>());
+  }
+  return {};
+}
+
+/// Keys that are absent stay off: a publisher who wants top-k 50 writes it.
+Status read_generation(const Json& json, Config& c) {
+  const Fields f(json, "generation_config.json");
+  auto& g = c.generation;
+  WISP_ASSIGN(g.sample, f.boolean_or("do_sample", false));
+  WISP_ASSIGN(const double temperature, f.number_or("temperature", 1.0, 0.0, 100.0));
+  WISP_ASSIGN(g.top_k, f.u32_or("top_k", 0, 0, kMaxVocab));
+  WISP_ASSIGN(const double top_p, f.number_or("top_p", 1.0, 0.0, 1.0));
+  WISP_ASSIGN(const double min_p, f.number_or("min_p", 0.0, 0.0, 1.0));
+  g.temperature = static_cast<float>(temperature);
+  g.top_p = top_p == 0.0 ? 1.0f : static_cast<float>(top_p);  // 0 would leave no token
+  g.min_p = static_cast<float>(min_p);
+  if (temperature == 0.0) {
+    g.sample = false;
+    g.temperature = 1.0f;
+  }
+  return read_stop_ids(f, c, g.eos);
+}
+
+Result<YarnSpec> read_yarn(const Fields& f, std::uint32_t max_positions) {
+  YarnSpec y;
+  WISP_ASSIGN(y.original_length, f.number_or("original_max_position_embeddings", max_positions, 1.0, kMaxPositions));
+  WISP_ASSIGN(y.factor, f.number_or("factor", max_positions / y.original_length, 1e-3, 1e6));
+  WISP_ASSIGN(y.beta_fast, f.number_or("beta_fast", 0.0, 0.0, 1e6));
+  WISP_ASSIGN(y.beta_slow, f.number_or("beta_slow", 0.0, 0.0, 1e6));
+  if (y.beta_fast == 0.0) y.beta_fast = 32.0;
+  if (y.beta_slow == 0.0) y.beta_slow = 1.0;
+  WISP_ASSIGN(y.mscale, f.number_or("mscale", 0.0, 0.0, 1e3));
+  WISP_ASSIGN(y.mscale_all_dim, f.number_or("mscale_all_dim", 0.0, 0.0, 1e3));
+  WISP_ASSIGN(y.attention_factor, f.number_or("attention_factor", 0.0, 0.0, 1e3));
+  WISP_ASSIGN(y.truncate, f.boolean_or("truncate", true));
+  return y;
+}
+
+}  // namespace
+
+Result<Config> parse_config(std::string_view config, std::string_view generation) {
+  Config c;
+  WISP_ASSIGN(Json json, parse_json_object(config, std::string(kFile)));
+  c.root = std::make_shared<const Json>(std::move(json));
+  const Fields root(*c.root, std::string(kFile));
+  c.text = c.root.get();
+  c.where = kFile;
+  if (root.has("text_config")) {
+    WISP_ASSIGN(const Fields nested, root.object("text_config"));
+    c.text = &nested.json();
+    c.where = nested.where();
+  }
+  WISP_TRY(read_identity(root, c));
+  WISP_TRY(read_shared_numbers(c));
+  WISP_TRY(read_quant(root, c));
+  for (const Fields& f : {root, c.fields()}) {
+    if (!f.has("tie_word_embeddings")) continue;
+    WISP_ASSIGN(c.tied, f.boolean("tie_word_embeddings"));
+  }
+  if (!generation.empty()) {
+    WISP_ASSIGN(const Json g, parse_json_object(generation, "generation_config.json"));
+    WISP_TRY(read_generation(g, c));
+  }
+  if (c.generation.eos.empty()) WISP_TRY(read_stop_ids(c.fields(), c, c.generation.eos));
+  return c;
+}
+
+Result<Config> load_config(const std::string& folder) {
+  WISP_ASSIGN(const std::string text, read_text_file(folder + "/config.json"));
+  std::string generation;
+  auto read = read_text_file(folder + "/generation_config.json");
+  if (read.ok()) generation = *std::move(read);
+  else if (read.error().code != ErrorCode::kNotFound) return std::move(read).error();
+  auto c = parse_config(text, generation);
+  if (!c.ok()) return std::move(c).error().within(folder);
+  return c;
+}
+
+Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDefaults& defaults) {
+  const Fields top = c.fields();
+  const Json none = Json::object();
+  Fields scaling(none, c.where);
+  const bool modern = top.has("rope_parameters");
+  if (modern || top.has("rope_scaling")) {
+    WISP_ASSIGN(scaling, top.object(modern ? "rope_parameters" : "rope_scaling"));
+  }
+  const auto from = [&](const char* key) -> const Fields& { return scaling.has(key) ? scaling : top; };
+
+  RopeSpec r;
+  WISP_ASSIGN(r.theta, from("rope_theta").number_or("rope_theta", defaults.theta, 1.0 + 1e-9, 1e15));
+  WISP_ASSIGN(const double partial,
+              from("partial_rotary_factor").number_or("partial_rotary_factor", defaults.partial, 0.0, 1.0));
+  r.width = static_cast<std::uint32_t>(head_dim * partial);
+  if (r.width == 0 || r.width % 2 != 0) {
+    return top.wrong("partial_rotary_factor", "rotates " + std::to_string(r.width) + " of " + std::to_string(head_dim) +
+                                                  " entries; an even number above 0 is needed");
+  }
+  WISP_ASSIGN(const std::string type, scaling.text_or(scaling.has("rope_type") ? "rope_type" : "type", "default"));
+  if (type == "yarn") {
+    WISP_ASSIGN(r.yarn, read_yarn(scaling, c.max_positions));
+  } else if (type != "default") {
+    return unsupported(scaling.where() + ": rope_type " + printable(type) +
+                       " is not supported; supported: default, yarn");
+  } else if (!modern && !scaling.has("rope_type") && !scaling.has("type") && scaling.has("factor")) {
+    return scaling.wrong("rope_type", "is missing beside a factor");
+  }
+  return r;
+}
+
+Result<std::vector<LayerSpec>> read_sparse_layers(const Config& c) {
+  const Fields f = c.fields();
+  std::vector<LayerSpec> layers(c.layers);
+  if (f.has("mlp_layer_types")) {
+    WISP_ASSIGN(const Json* list, f.array("mlp_layer_types"));
+    if (list->size() != c.layers) {
+      return f.wrong("mlp_layer_types", "has " + std::to_string(list->size()) + " entries, num_hidden_layers is " +
+                                            std::to_string(c.layers));
+    }
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if ((*list)[i] == "dense") layers[i].moe = false;
+      else if ((*list)[i] != "sparse") {
+        return unsupported(f.where() + ": mlp_layer_types " + printable((*list)[i].dump()) +
+                           " is not supported; supported: sparse, dense");
+      }
+    }
+  } else {
+    WISP_ASSIGN(const std::uint32_t step, f.u32_or("decoder_sparse_step", 1, 1, kMaxLayers));
+    for (std::uint32_t i = 0; i < c.layers; ++i) layers[i].moe = (i + 1) % step == 0;
+    if (f.has("mlp_only_layers")) {
+      WISP_ASSIGN(const Json* list, f.array("mlp_only_layers"));
+      for (const auto& v : *list) {
+        if (!v.is_number_unsigned() || v.get<std::uint64_t>() >= c.layers) {
+          return f.wrong("mlp_only_layers", "names layer " + printable(v.dump()) + ", num_hidden_layers is " +
+                                                std::to_string(c.layers));
+        }
+        layers[v.get<std::size_t>()].moe = false;
+      }
+    }
+  }
+  for (auto& l : layers) {
+    if (l.moe) continue;
+    WISP_ASSIGN(l.dense_width, f.u32("intermediate_size", 1, kMaxWidth));
+  }
+  return layers;
+}
+
+}  // namespace wisp::model

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/json.hpp"
+#include "model/manifest.hpp"
+
+namespace wisp::model {
+
+struct Family;
+
+/// How the experts' weights are said to be stored. What really is stored decides; this gives the group.
+struct QuantConfig {
+  std::uint32_t group = 0;  ///< columns per scale of int4 weights; 0 = not quantised
+};
+
+/// config.json and generation_config.json in either form (publishers' or transformers >= 5), checked. Holds what all
+/// families share; a family reads its own keys through `fields()`.
+struct Config {
+  const Family* family = nullptr;
+  std::string model_type, architecture;
+  std::uint32_t hidden = 0, layers = 0, vocab = 0, max_positions = 0;
+  std::uint32_t heads = 0, kv_heads = 0, head_dim = 0;
+  double norm_eps = 1e-6;
+  QuantConfig quant;
+  GenerationDefaults generation;
+  std::optional<bool> tied;  ///< what tie_word_embeddings says; only for a note, the stored tensors decide
+
+  /// The object that holds the numbers: config.json, or its text_config.
+  Fields fields() const { return Fields(*text, where); }
+
+  std::shared_ptr<const Json> root;
+  const Json* text = nullptr;
+  std::string where;
+};
+
+/// Values of keys that a config may leave out.
+struct RopeDefaults {
+  double theta = 10000.0;
+  double partial = 1.0;
+};
+
+/// Parses the two texts (`generation` may be empty). Refuses by name: an unknown architecture, activation, rope
+/// type or quantisation; and every number that is impossible.
+Result<Config> parse_config(std::string_view config, std::string_view generation);
+Result<Config> load_config(const std::string& folder);
+
+/// rope_theta + rope_scaling + partial_rotary_factor, or rope_parameters. `head_dim`: entries that may be rotated.
+Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDefaults& defaults);
+
+/// Which layers are MoE: mlp_layer_types, else mlp_only_layers and decoder_sparse_step. Reads intermediate_size if a
+/// layer is dense.
+Result<std::vector<LayerSpec>> read_sparse_layers(const Config& c);
+
+}  // namespace wisp::model

@@ -1,0 +1,129 @@
+#include "model/convert.hpp"
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "model/convert_plan.hpp"
+#include "model/float_check.hpp"
+#include "wisp/kernels/relayout.hpp"
+
+namespace wisp::model {
+namespace {
+
+using kernels::WeightFormat;
+
+Error not_finite(const Checkpoint& c, const Checkpoint::Entry& e, std::uint64_t element) {
+  return invalid(c.file_of(e) + ": tensor " + e.info->name + ": element " + std::to_string(element) +
+                 " is NaN or infinite; the checkpoint is damaged");
+}
+
+/// Brings one expert at a time into the tile layout. Its buffers hold one matrix.
+class ExpertReader {
+ public:
+  explicit ExpertReader(const ConvertPlan& plan) : plan_(plan) {}
+
+  Status fill(const ExpertSource& source, std::span<std::uint8_t> out) {
+    const ExpertShape& shape = plan_.manifest.spec.expert;
+    WISP_TRY(fill_part(source[0], shape.gate, out));
+    WISP_TRY(fill_part(source[1], shape.up, out));
+    return fill_part(source[2], shape.down, out);
+  }
+
+ private:
+  Status fill_part(const PartSource& p, const ExpertMatrix& m, std::span<std::uint8_t> out) {
+    std::uint8_t* codes = out.data() + m.codes_offset;
+    if (!p.packed) {
+      raw_.resize(std::uint64_t{m.rows} * m.cols * 4 / kernels::columns_per_dword(m.format));
+      WISP_TRY(plan_.checkpoint.read(*p.data, p.offset, raw_));
+      if (const auto bad = first_non_finite(m.format, raw_)) {
+        const std::uint64_t size = 4 / kernels::columns_per_dword(m.format);
+        return not_finite(plan_.checkpoint, *p.data, p.offset / size + *bad);
+      }
+      kernels::tile_plain(m.format, m.rows, m.cols, raw_.data(), codes);
+      return {};
+    }
+    words_.resize(p.data->info->bytes / 4);
+    WISP_TRY(plan_.checkpoint.read(*p.data, 0, {reinterpret_cast<std::uint8_t*>(words_.data()), words_.size() * 4}));
+    kernels::tile_int4(m.rows, m.cols, words_.data(), codes);
+    raw_.resize(p.scale->info->bytes);
+    WISP_TRY(plan_.checkpoint.read(*p.scale, 0, raw_));
+    auto narrowed = scales_to_bf16(*plain_format(p.scale->info->dtype), raw_, scales_);
+    if (!narrowed.ok()) {
+      return std::move(narrowed).error().within(plan_.checkpoint.file_of(*p.scale) + ": tensor " + p.scale->info->name);
+    }
+    // The offset is a multiple of 64.
+    kernels::tile_scales(m.rows, m.cols / m.group, scales_.data(),
+                         reinterpret_cast<std::uint16_t*>(out.data() + m.scales_offset));
+    return {};
+  }
+
+  const ConvertPlan& plan_;
+  std::vector<std::uint8_t> raw_;
+  std::vector<std::uint32_t> words_;
+  std::vector<std::uint16_t> scales_;
+};
+
+}  // namespace
+
+Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  if (is_wisp_folder(options.source)) {
+    return invalid(options.source + ": is converted already; give the original Hugging Face folder");
+  }
+  WISP_ASSIGN(ConvertPlan plan, plan_conversion(options.source));
+  WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, plan.bytes, progress,
+                                                       options.free_bytes));
+  for (const auto& [name, text] : plan.texts) WISP_TRY(writer.write_text(name, text));
+
+  const auto read_rows = [&plan](std::size_t i, std::uint32_t first, std::uint32_t,
+                                 std::span<std::uint8_t> out) -> Status {
+    const std::uint64_t at = first * row_bytes(plan.items[i]);
+    auto read = plan.checkpoint.read(*plan.sources[i], at, out);
+    if (!read.ok()) return read;
+    const auto bad = first_non_finite(plan.items[i].format, out);
+    if (!bad) return {};
+    return not_finite(plan.checkpoint, *plan.sources[i], std::uint64_t{first} * plan.items[i].cols + *bad);
+  };
+  WISP_TRY(writer.write_dense(plan.layout, plan.items, plan.manifest, read_rows));
+
+  ExpertReader reader(plan);
+  for (std::uint32_t layer = 0; layer < plan.experts.size(); ++layer) {
+    const auto& experts = plan.experts[layer];
+    if (experts.empty()) continue;
+    const auto fill = [&](std::uint32_t e, std::span<std::uint8_t> out) { return reader.fill(experts[e], out); };
+    WISP_TRY(writer.write_experts(plan.layout, layer, plan.manifest, fill));
+  }
+  WISP_TRY(writer.finish(plan.manifest));
+
+  ConvertReport report;
+  report.name = plan.manifest.name;
+  report.experts = plan.manifest.spec.expert_count();
+  report.dense_tensors = plan.items.size();
+  report.bytes = plan.bytes;
+  report.notes = std::move(plan.notes);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+Result<ConvertEstimate> estimate(const std::string& folder) {
+  WISP_ASSIGN(const ConvertPlan plan, plan_conversion(folder));
+  return ConvertEstimate{plan.bytes, plan.manifest.spec.expert_count(), plan.manifest.name};
+}
+
+bool is_wisp_folder(const std::string& folder) {
+  std::error_code ec;
+  return std::filesystem::is_regular_file(folder + "/manifest.json", ec);
+}
+
+bool is_hf_folder(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  if (is_wisp_folder(folder) || !fs::is_regular_file(folder + "/config.json", ec)) return false;
+  for (auto it = fs::directory_iterator(folder, ec); !ec && it != fs::directory_iterator(); it.increment(ec)) {
+    if (it->path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
+}  // namespace wisp::model

@@ -1,0 +1,46 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "model/folder_writer.hpp"
+
+namespace wisp::model {
+
+struct ConvertOptions {
+  std::string source;       ///< a Hugging Face folder
+  std::string destination;  ///< the folder to be made
+  bool force = false;       ///< replace a WISP folder of that name
+  std::optional<std::uint64_t> free_bytes;  ///< stands in for the disk's figure (tests)
+};
+
+struct ConvertReport {
+  std::string name;  ///< the model's id
+  std::uint64_t experts = 0, dense_tensors = 0;
+  std::uint64_t bytes = 0;  ///< of the folder
+  double seconds = 0.0;
+  std::vector<std::string> notes;  ///< what the user should know, a line each
+};
+
+/// Lays a checkpoint out for streaming. Weights are re-laid, never re-quantised. Everything that can be refused is
+/// refused before a byte is written, by name; so are a full disk and an existing destination. Holds one expert and
+/// 64 MiB beyond the headers and the tokenizer.
+Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress);
+
+/// What converting a folder would give.
+struct ConvertEstimate {
+  std::uint64_t bytes = 0;  ///< exact, of the folder to be made
+  std::uint64_t experts = 0;
+  std::string name;
+};
+/// Reads headers and configs only. The Errors are those of `convert`.
+Result<ConvertEstimate> estimate(const std::string& folder);
+
+/// A folder with a config.json and safetensors, but no manifest.
+bool is_hf_folder(const std::string& folder);
+/// A folder with a manifest.json.
+bool is_wisp_folder(const std::string& folder);
+
+}  // namespace wisp::model

@@ -1,0 +1,80 @@
+#include "model/convert_plan.hpp"
+
+#include <filesystem>
+
+#include "model/family.hpp"
+
+namespace wisp::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The default template among several, or the only one. Empty: there is none.
+Result<std::string> template_of(const Json& tokenizer_config) {
+  const Fields f(tokenizer_config, "tokenizer_config.json");
+  const Json* v = f.find("chat_template");
+  if (!v) return std::string();
+  if (v->is_string()) return v->get<std::string>();
+  if (!v->is_array()) return f.wrong("chat_template", "is neither a text nor a list");
+  for (const auto& entry : *v) {
+    if (!entry.is_object()) continue;
+    const Fields t(entry, f.where() + ": chat_template");
+    if (const Json* name = t.find("name"); name && *name == "default") return t.text("template");
+  }
+  return std::string();
+}
+
+}  // namespace
+
+Status collect_texts(ConvertPlan& plan) {
+  const std::string& folder = plan.checkpoint.folder();
+  const auto copy = [&](const std::string& from, const std::string& to) -> Result<bool> {
+    auto text = read_text_file(folder + "/" + from);
+    if (text.ok()) {
+      plan.texts.emplace_back(to, *std::move(text));
+      return true;
+    }
+    if (text.error().code == ErrorCode::kNotFound) return false;
+    return std::move(text).error();
+  };
+  WISP_TRY(copy("config.json", "source_config.json"));
+  WISP_TRY(copy("generation_config.json", "generation_config.json"));
+  WISP_ASSIGN(const bool tokenizer, copy("tokenizer.json", "tokenizer.json"));
+  if (!tokenizer) plan.notes.push_back("tokenizer.json is missing: the model takes token ids only");
+  WISP_ASSIGN(const bool has_template, copy("chat_template.jinja", "chat_template.jinja"));
+  WISP_ASSIGN(const bool config, copy("tokenizer_config.json", "tokenizer_config.json"));
+  if (has_template) return {};
+  std::string text;
+  if (config) {
+    WISP_ASSIGN(const Json json, parse_json_object(plan.texts.back().second, folder + "/tokenizer_config.json"));
+    WISP_ASSIGN(text, template_of(json));
+  }
+  if (text.empty()) plan.notes.push_back("there is no chat template: the model completes text, but does not chat");
+  else plan.texts.emplace_back("chat_template.jinja", std::move(text));
+  return {};
+}
+
+Result<ConvertPlan> plan_conversion(const std::string& folder) {
+  ConvertPlan plan;
+  WISP_ASSIGN(plan.config, load_config(folder));
+  auto spec = plan.config.family->describe(plan.config);
+  if (!spec.ok()) return std::move(spec).error().within(folder);
+  plan.manifest.spec = *std::move(spec);
+  WISP_ASSIGN(plan.checkpoint, Checkpoint::open(folder));
+  WISP_TRY(assign_tensors(plan));
+  WISP_TRY(collect_texts(plan));
+
+  std::error_code ec;
+  fs::path path = fs::absolute(folder, ec).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  plan.manifest.name = path.filename().string();
+  plan.manifest.generation = plan.config.generation;
+  auto checked = check_spec(plan.manifest.spec);
+  if (!checked.ok()) return std::move(checked).error().within(folder + ": config.json");
+  plan.layout = lay_out_folder(plan.manifest, plan.items);
+  plan.bytes = plan.layout.total_bytes;
+  for (const auto& [name, text] : plan.texts) plan.bytes += text.size();
+  return plan;
+}
+
+}  // namespace wisp::model

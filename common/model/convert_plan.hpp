@@ -1,0 +1,49 @@
+#pragma once
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/checkpoint.hpp"
+#include "model/config.hpp"
+#include "model/folder_writer.hpp"
+#include "model/manifest.hpp"
+
+namespace wisp::model {
+
+/// Where one matrix of one expert is stored.
+struct PartSource {
+  const Checkpoint::Entry* data = nullptr;   ///< plain weights, or int4 words
+  const Checkpoint::Entry* scale = nullptr;  ///< int4 only
+  const Checkpoint::Entry* shape = nullptr;  ///< int4 only, may be absent
+  bool packed = false;
+  std::uint64_t offset = 0;  ///< bytes into `data`: not 0 only in tensors that hold all experts
+};
+/// Gate, up, down.
+using ExpertSource = std::array<PartSource, 3>;
+
+/// A conversion, checked through and through, before anything is written.
+struct ConvertPlan {
+  Checkpoint checkpoint;
+  Config config;
+  Manifest manifest;                               ///< all but the checksums
+  std::vector<DenseItem> items;                    ///< dense tensors in file order
+  std::vector<const Checkpoint::Entry*> sources;   ///< [items]
+  std::vector<std::vector<ExpertSource>> experts;  ///< [layers][experts], empty for dense layers
+  std::vector<std::pair<std::string, std::string>> texts;  ///< other files: name, contents
+  FolderLayout layout;
+  std::uint64_t bytes = 0;  ///< of the folder to be made
+  std::vector<std::string> notes;
+};
+
+/// Reads the headers and configs of a Hugging Face folder. Refuses by name whatever cannot be converted.
+Result<ConvertPlan> plan_conversion(const std::string& folder);
+
+// The two halves of the work beneath plan_conversion.
+
+/// Sorts every tensor of the checkpoint into `items`/`sources` and `experts`; fixes spec.tied_head and spec.expert.
+Status assign_tensors(ConvertPlan& plan);
+/// Tokenizer, template and configs.
+Status collect_texts(ConvertPlan& plan);
+
+}  // namespace wisp::model

@@ -1,0 +1,54 @@
+#include "model/dense_plan.hpp"
+
+#include "model/manifest.hpp"
+
+namespace wisp::model {
+
+std::string layer_tensor(std::uint32_t layer, std::string_view rest) {
+  return "layers." + std::to_string(layer) + "." + std::string(rest);
+}
+
+std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
+  std::vector<DenseShape> out;
+  const auto& a = m.attention;
+  const std::uint32_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+  const auto matrix = [&out](std::string name, std::uint32_t rows, std::uint32_t cols) {
+    out.push_back({std::move(name), rows, cols, true});
+  };
+  const auto vector = [&out](std::string name, std::uint32_t cols) {
+    out.push_back({std::move(name), 1, cols, false});
+  };
+
+  matrix("embed", m.vocab, m.hidden);
+  for (std::uint32_t i = 0; i < m.layers.size(); ++i) {
+    const auto in_layer = [i](std::string_view rest) { return layer_tensor(i, rest); };
+    vector(in_layer("attn_norm"), m.hidden);
+    matrix(in_layer("attn.q"), q, m.hidden);
+    matrix(in_layer("attn.k"), kv, m.hidden);
+    matrix(in_layer("attn.v"), kv, m.hidden);
+    if (a.bias) {
+      vector(in_layer("attn.q.bias"), q);
+      vector(in_layer("attn.k.bias"), kv);
+      vector(in_layer("attn.v.bias"), kv);
+    }
+    if (a.head_norm) {
+      vector(in_layer("attn.q_norm"), a.head_dim);
+      vector(in_layer("attn.k_norm"), a.head_dim);
+    }
+    matrix(in_layer("attn.o"), m.hidden, q);
+    if (a.bias) vector(in_layer("attn.o.bias"), m.hidden);
+    vector(in_layer("ffn_norm"), m.hidden);
+    if (m.layers[i].moe) {
+      matrix(in_layer("router"), m.router.experts, m.hidden);
+    } else {
+      matrix(in_layer("ffn.gate"), m.layers[i].dense_width, m.hidden);
+      matrix(in_layer("ffn.up"), m.layers[i].dense_width, m.hidden);
+      matrix(in_layer("ffn.down"), m.hidden, m.layers[i].dense_width);
+    }
+  }
+  vector("norm", m.hidden);
+  if (!m.tied_head) matrix("head", m.vocab, m.hidden);
+  return out;
+}
+
+}  // namespace wisp::model

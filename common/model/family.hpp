@@ -1,0 +1,67 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.hpp"
+
+namespace wisp::model {
+
+/// What a module of the checkpoint is.
+enum class Role : std::uint8_t {
+  kDense,        ///< resident: becomes a tensor of dense.safetensors
+  kExpert,       ///< one matrix of one expert
+  kFusedExpert,  ///< one matrix of all experts of a layer, [experts, rows, cols]
+  kSkip,         ///< known, and not needed: computed tables and the like
+};
+
+/// Which matrix of an expert.
+enum class Part : std::uint8_t { kGate, kUp, kDown, kGateUp };
+
+/// One line of a family's table of names: a module of the checkpoint (a tensor's name without its last component)
+/// with `{L}` for a layer's number and `{E}` for an expert's, and what it is.
+struct NameRule {
+  std::string_view source;
+  Role role = Role::kDense;
+  std::string_view canonical = {};  ///< kDense: the name in the manifest, with `{L}`
+  Part part = Part::kGate;          ///< experts: which matrix
+};
+
+/// A model family: a description, over code that all families share.
+struct Family {
+  std::string_view model_type;
+  std::span<const std::string_view> architectures;
+  std::span<const NameRule> names;
+  Result<ModelSpec> (*describe)(const Config& c);
+};
+
+/// All families, wired here and nowhere else.
+std::span<const Family* const> families();
+const Family* find_family(std::string_view model_type);
+
+/// families/*.cpp
+const Family& qwen3_moe_family();
+
+/// A tensor's name, cut into its module and what the last component says.
+struct TensorName {
+  enum class Kind : std::uint8_t { kWeight, kBias, kPacked, kScale, kShape, kZeroPoint, kOther };
+  std::string module;
+  Kind kind = Kind::kOther;  ///< kOther: the module is the whole name
+};
+TensorName split_name(std::string_view tensor);
+
+struct NameMatch {
+  const NameRule* rule = nullptr;
+  std::uint32_t layer = 0, expert = 0;
+};
+/// The rule that a module matches, with its numbers.
+std::optional<NameMatch> match_name(const Family& f, std::string_view module);
+/// `text` with the numbers put in.
+std::string fill_name(std::string_view text, std::uint32_t layer, std::uint32_t expert = 0);
+/// The module that a canonical dense name (without ".bias") comes from.
+std::string source_of(const Family& f, std::string_view canonical);
+
+}  // namespace wisp::model

@@ -1,0 +1,252 @@
+#include "model/folder_writer.hpp"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "model/limits.hpp"
+#include "wisp/kernels/relayout.hpp"
+
+namespace wisp::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Rows of a dense tensor are taken in groups of about this many bytes.
+constexpr std::uint64_t kRowGroupBytes = std::uint64_t{16} << 20;
+
+Error os_error(const std::string& path, const char* what) {
+  const int e = errno;
+  const std::string text = path + ": " + what + ": " + std::strerror(e);
+  return e == ENOSPC || e == EDQUOT ? exhausted(text) : io_error(text);
+}
+
+Status sync_folder(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || ::fsync(fd.get()) != 0) return os_error(path, "fsync");
+  return {};
+}
+
+/// Removes `<dst>.partial-*` of runs that are dead: their lock is free.
+Status remove_leftovers(const fs::path& dst) {
+  const std::string prefix = dst.filename().string() + ".partial-";
+  std::vector<fs::path> found;
+  std::error_code ec;
+  for (auto it = fs::directory_iterator(dst.parent_path(), ec); !ec && it != fs::directory_iterator(); it.increment(ec)) {
+    if (it->path().filename().string().starts_with(prefix)) found.push_back(it->path());
+  }
+  if (ec) return io_error(dst.parent_path().string() + ": " + ec.message());
+  for (const auto& path : found) {
+    Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!fd.valid()) continue;
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+      return unavailable(path.string() + ": another run is writing this folder; wait for it or stop it");
+    }
+    fs::remove_all(path, ec);
+    if (ec) return io_error(path.string() + ": " + ec.message());
+  }
+  return {};
+}
+
+Status check_destination(const fs::path& dst, bool force) {
+  std::error_code ec;
+  if (!fs::exists(fs::symlink_status(dst, ec))) return {};
+  if (!force) return invalid(dst.string() + ": exists; choose another name or replace it with --force");
+  const bool folder = fs::is_directory(fs::symlink_status(dst, ec));
+  if (folder && (fs::is_empty(dst, ec) || fs::exists(dst / "manifest.json", ec))) return {};
+  return invalid(dst.string() + ": is not a WISP model folder, so --force does not replace it");
+}
+
+Status check_room(const fs::path& parent, std::uint64_t need, std::optional<std::uint64_t> free_bytes) {
+  if (!free_bytes) {
+    struct statvfs st {};
+    if (::statvfs(parent.c_str(), &st) != 0) return os_error(parent.string(), "statvfs");
+    free_bytes = std::uint64_t{st.f_bavail} * st.f_frsize;
+  }
+  if (need <= *free_bytes) return {};
+  return exhausted(parent.string() + ": needs " + std::to_string(need) + " bytes, " + std::to_string(*free_bytes) +
+                   " are free; " + std::to_string(need - *free_bytes) + " more are needed");
+}
+
+}  // namespace
+
+Result<OutputFile> OutputFile::create(const std::string& path) {
+  OutputFile f;
+  f.path_ = path;
+  f.fd_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (!f.fd_.valid()) return os_error(path, "create");
+  return f;
+}
+
+Status OutputFile::write(std::span<const std::uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_.get(), bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return os_error(path_, "write");
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+Status OutputFile::write(std::string_view text) {
+  return write(std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+}
+
+Status OutputFile::close_durably() {
+  if (::fsync(fd_.get()) != 0) return os_error(path_, "fsync");
+  if (::close(fd_.release()) != 0) return os_error(path_, "close");
+  return {};
+}
+
+FolderWriter::FolderWriter(FolderWriter&& other) noexcept
+    : dst_(std::move(other.dst_)),
+      partial_(std::exchange(other.partial_, {})),
+      lock_(std::move(other.lock_)),
+      force_(other.force_),
+      progress_(std::move(other.progress_)),
+      done_(other.done_),
+      total_(other.total_) {}
+
+FolderWriter::~FolderWriter() {
+  if (partial_.empty()) return;
+  std::error_code ec;
+  fs::remove_all(partial_, ec);
+}
+
+Result<FolderWriter> FolderWriter::begin(const std::string& dst, bool force, std::uint64_t need_bytes,
+                                         ProgressFn progress, std::optional<std::uint64_t> free_bytes) {
+  std::error_code ec;
+  fs::path path = fs::absolute(dst, ec).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // a trailing slash
+  if (dst.empty() || ec || !path.has_filename()) return invalid("'" + dst + "' is not a folder that can be written");
+  if (!fs::is_directory(path.parent_path(), ec)) return not_found(path.parent_path().string() + ": no such folder");
+  WISP_TRY(check_destination(path, force));
+  WISP_TRY(remove_leftovers(path));
+  WISP_TRY(check_room(path.parent_path(), need_bytes, free_bytes));
+
+  FolderWriter w;
+  w.dst_ = path.string();
+  w.force_ = force;
+  w.progress_ = std::move(progress);
+  w.total_ = need_bytes;
+  const std::string partial = w.dst_ + ".partial-" + std::to_string(::getpid());
+  if (::mkdir(partial.c_str(), 0755) != 0) return os_error(partial, "mkdir");
+  w.partial_ = partial;
+  w.lock_.reset(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!w.lock_.valid() || ::flock(w.lock_.get(), LOCK_EX | LOCK_NB) != 0) return os_error(partial, "lock");
+  return w;
+}
+
+void FolderWriter::advance(std::uint64_t bytes) {
+  done_ += bytes;
+  if (progress_) progress_(std::min(done_, total_), total_);
+}
+
+Status FolderWriter::write_dense(const FolderLayout& layout, const std::vector<DenseItem>& items, Manifest& m,
+                                 const ReadRows& read) {
+  WISP_ASSIGN(OutputFile file, OutputFile::create(partial_ + "/" + m.dense_file));
+  WISP_TRY(file.write(layout.dense_header));
+  const std::vector<std::uint8_t> zeros(kExtentAlign);
+  std::vector<std::uint8_t> rows, tiles;
+  XXH3_state_t* hash = XXH3_createState();
+  WISP_CHECK(hash != nullptr);
+  const std::unique_ptr<XXH3_state_t, void (*)(XXH3_state_t*)> owner(
+      hash, [](XXH3_state_t* s) { static_cast<void>(XXH3_freeState(s)); });
+  std::uint64_t at = 0, padding = layout.dense_header.size() + m.dense_bytes;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const DenseItem& item = items[i];
+    DenseTensor& t = m.dense.at(item.name);
+    WISP_TRY(file.write(std::span(zeros).first(t.offset - at)));
+    const std::uint64_t row = row_bytes(item);
+    const auto step = static_cast<std::uint32_t>(
+        std::max<std::uint64_t>(1, std::min<std::uint64_t>(item.rows, kRowGroupBytes / row) / kernels::kTileRows) *
+        kernels::kTileRows);
+    XXH3_64bits_reset(hash);
+    for (std::uint32_t first = 0; first < item.rows; first += step) {
+      const std::uint32_t count = std::min(step, item.rows - first);
+      rows.resize(count * row);
+      WISP_TRY(read(i, first, count, rows));
+      if (item.matrix) {
+        tiles.resize(kernels::codes_bytes(item.format, count, item.cols));
+        kernels::tile_plain(item.format, count, item.cols, rows.data(), tiles.data());
+      }
+      const auto& out = item.matrix ? tiles : rows;
+      XXH3_64bits_update(hash, out.data(), out.size());
+      WISP_TRY(file.write(out));
+      advance(out.size());
+    }
+    t.checksum = XXH3_64bits_digest(hash);
+    at = t.offset + t.bytes;
+    padding -= t.bytes;
+  }
+  WISP_TRY(file.write(std::span(zeros).first(m.dense_bytes - at)));
+  advance(padding);
+  return file.close_durably();
+}
+
+Status FolderWriter::write_experts(const FolderLayout& layout, std::uint32_t layer, Manifest& m,
+                                   const FillExpert& fill) {
+  LayerExperts& experts = m.experts[layer];
+  WISP_ASSIGN(OutputFile file, OutputFile::create(partial_ + "/" + experts.file));
+  WISP_TRY(file.write(layout.expert_headers[layer]));
+  std::vector<std::uint8_t> extent(m.spec.expert.stride);
+  const auto payload = std::span(extent).first(m.spec.expert.payload);
+  for (std::uint32_t e = 0; e < experts.extents.size(); ++e) {
+    std::fill(payload.begin(), payload.end(), std::uint8_t{0});
+    WISP_TRY(fill(e, payload));
+    experts.extents[e].checksum = XXH3_64bits(payload.data(), payload.size());
+    WISP_TRY(file.write(extent));
+    advance(extent.size());
+  }
+  advance(layout.expert_headers[layer].size());
+  return file.close_durably();
+}
+
+Status FolderWriter::write_text(const std::string& name, std::string_view text) {
+  WISP_ASSIGN(OutputFile file, OutputFile::create(partial_ + "/" + name));
+  WISP_TRY(file.write(text));
+  advance(text.size());
+  return file.close_durably();
+}
+
+Status FolderWriter::finish(Manifest& m) {
+  m.model_hash = hash_of_weights(m);
+  WISP_TRY(write_text("manifest.json", write_manifest(m)));
+  WISP_TRY(sync_folder(partial_));
+  const std::string parent = fs::path(dst_).parent_path().string();
+  // Neither of the two ways replaces a folder that appeared in the meantime without --force.
+  if (::syscall(SYS_renameat2, AT_FDCWD, partial_.c_str(), AT_FDCWD, dst_.c_str(), RENAME_NOREPLACE) == 0) {
+    partial_.clear();
+    return sync_folder(parent);
+  }
+  const bool no_flags = errno == EINVAL || errno == ENOSYS;  // a file system without renameat2
+  if (!no_flags && errno != EEXIST) return os_error(dst_, "rename");
+  if (force_) WISP_TRY(check_destination(dst_, true));
+  else if (!no_flags || fs::exists(dst_)) return invalid(dst_ + ": appeared while the model was written");
+  if (force_ && !no_flags) {
+    if (::syscall(SYS_renameat2, AT_FDCWD, partial_.c_str(), AT_FDCWD, dst_.c_str(), RENAME_EXCHANGE) != 0) {
+      return os_error(dst_, "exchange");
+    }
+    // `partial_` now names the old folder; the destructor removes it.
+    return sync_folder(parent);
+  }
+  std::error_code ec;
+  if (force_) fs::remove_all(dst_, ec);
+  if (ec) return io_error(dst_ + ": " + ec.message());
+  if (::rename(partial_.c_str(), dst_.c_str()) != 0) return os_error(dst_, "rename");
+  partial_.clear();
+  return sync_folder(parent);
+}
+
+}  // namespace wisp::model

@@ -1,0 +1,91 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/fd.hpp"
+#include "base/result.hpp"
+#include "model/manifest.hpp"
+
+namespace wisp::model {
+
+/// Called with (bytes done, bytes in all) as a long job goes on. May be empty.
+using ProgressFn = std::function<void(std::uint64_t, std::uint64_t)>;
+
+/// A dense tensor to be written.
+struct DenseItem {
+  std::string name;
+  kernels::WeightFormat format = kernels::WeightFormat::kF32;
+  std::uint32_t rows = 0, cols = 0;
+  bool matrix = true;
+};
+/// Bytes of one row as stored in row-major order.
+std::uint64_t row_bytes(const DenseItem& item);
+
+/// Gives rows [first, first + count) of item `index` in row-major order; `out` holds count * row_bytes().
+using ReadRows = std::function<Status(std::size_t index, std::uint32_t first, std::uint32_t count,
+                                      std::span<std::uint8_t> out)>;
+/// Gives the payload of an expert in the tile layout; `out` holds ExpertShape::payload bytes, zeroed.
+using FillExpert = std::function<Status(std::uint32_t expert, std::span<std::uint8_t> out)>;
+
+/// Where everything of a folder will lie, before a byte of it is written.
+struct FolderLayout {
+  std::string dense_header;                  ///< length word and padded header of the dense file
+  std::vector<std::string> expert_headers;   ///< [layers], empty for dense layers
+  std::uint64_t weight_bytes = 0;            ///< of all weight files, headers included
+  std::uint64_t total_bytes = 0;             ///< with the manifest
+};
+/// Fills the manifest's offsets, sizes and file names from its spec and the dense items; checksums stay zero.
+FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items);
+
+/// Builds a model folder under `<dst>.partial-<pid>` and puts it in place when it is whole. The folder is locked
+/// (flock) while its writer lives, so that the kernel tells a dead run's leftovers from a live run's work. Whatever
+/// is unfinished is removed by the destructor.
+class FolderWriter {
+ public:
+  /// Refuses where `dst` exists (unless `force`, and then only a WISP folder or an empty one is replaced), where
+  /// another run is writing it, and where fewer than `need_bytes` are free. `free_bytes` stands in for the disk's
+  /// figure (tests).
+  static Result<FolderWriter> begin(const std::string& dst, bool force, std::uint64_t need_bytes, ProgressFn progress,
+                                    std::optional<std::uint64_t> free_bytes = std::nullopt);
+  FolderWriter(FolderWriter&&) noexcept;
+  FolderWriter& operator=(FolderWriter&&) = delete;
+  ~FolderWriter();
+
+  /// Writes the dense file, a group of rows at a time, and notes the checksums.
+  Status write_dense(const FolderLayout& layout, const std::vector<DenseItem>& items, Manifest& m,
+                     const ReadRows& read);
+  /// Writes a layer's experts, one at a time, and notes the checksums.
+  Status write_experts(const FolderLayout& layout, std::uint32_t layer, Manifest& m, const FillExpert& fill);
+  Status write_text(const std::string& name, std::string_view text);
+  /// Writes the manifest (with its hash), makes all of it durable and renames the folder into place.
+  Status finish(Manifest& m);
+
+ private:
+  FolderWriter() = default;
+  void advance(std::uint64_t bytes);
+
+  std::string dst_, partial_;
+  Fd lock_;
+  bool force_ = false;
+  ProgressFn progress_;
+  std::uint64_t done_ = 0, total_ = 0;
+};
+
+/// An output file: sequential writes, errors with the path, durable at close.
+class OutputFile {
+ public:
+  static Result<OutputFile> create(const std::string& path);
+  Status write(std::span<const std::uint8_t> bytes);
+  Status write(std::string_view text);
+  Status close_durably();
+
+ private:
+  std::string path_;
+  Fd fd_;
+};
+
+}  // namespace wisp::model

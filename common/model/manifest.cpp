@@ -1,0 +1,369 @@
+#include "model/manifest.hpp"
+
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <set>
+
+#include "model/dense_plan.hpp"
+#include "model/json.hpp"
+#include "model/limits.hpp"
+
+namespace wisp::model {
+namespace {
+
+using kernels::WeightFormat;
+
+constexpr std::string_view kFile = "manifest.json";
+
+Result<std::uint64_t> parse_hex(const Json& v, const std::string& who) {
+  std::uint64_t n = 0;
+  if (v.is_string()) {
+    const auto& s = v.get_ref<const std::string&>();
+    const auto [end, ec] = std::from_chars(s.data(), s.data() + s.size(), n, 16);
+    if (ec == std::errc() && end == s.data() + s.size() && s.size() == 16) return n;
+  }
+  return invalid(who + ": " + printable(v.dump(-1, ' ', false, Json::error_handler_t::replace)) +
+                 " is not a checksum of 16 hex digits");
+}
+
+Result<WeightFormat> parse_format(const Fields& f) {
+  WISP_ASSIGN(const std::string text, f.text("format"));
+  for (const auto w : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kF16, WeightFormat::kInt4}) {
+    if (name_of(w) == text) return w;
+  }
+  return unsupported(f.where() + ": format " + printable(text) + " is unknown");
+}
+
+/// A file beside the manifest; a path could lead anywhere.
+Result<std::string> parse_file_name(const Fields& f, std::string_view key) {
+  WISP_ASSIGN(std::string name, f.text(key));
+  if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos || name.find('\0') != name.npos) {
+    return f.wrong(key, "is " + printable(name) + ", which is not a file name");
+  }
+  return name;
+}
+
+Status parse_rope(const Fields& f, RopeSpec& r) {
+  WISP_ASSIGN(r.theta, f.number("theta", 1.0, 1e18));
+  WISP_ASSIGN(r.width, f.u32("width", 0, kMaxHeadDim));
+  WISP_ASSIGN(r.interleaved, f.boolean_or("interleaved", false));
+  if (!f.has("yarn")) return {};
+  WISP_ASSIGN(const Fields y, f.object("yarn"));
+  r.yarn.emplace();
+  WISP_ASSIGN(r.yarn->factor, y.number("factor", 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->original_length, y.number("original_length", 0.0, 1e12));
+  WISP_ASSIGN(r.yarn->beta_fast, y.number("beta_fast", 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->beta_slow, y.number("beta_slow", 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->mscale, y.number_or("mscale", 0.0, 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->mscale_all_dim, y.number_or("mscale_all_dim", 0.0, 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->attention_factor, y.number_or("attention_factor", 0.0, 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->truncate, y.boolean_or("truncate", true));
+  return {};
+}
+
+Status parse_layers(const Fields& f, ModelSpec& m) {
+  WISP_ASSIGN(const Json* layers, f.array("layers"));
+  if (layers->size() > kMaxLayers) return f.wrong("layers", "has " + std::to_string(layers->size()) + " entries");
+  for (const auto& v : *layers) {
+    if (v == "moe") {
+      m.layers.push_back({});
+    } else if (v.is_number_unsigned() && v.get<std::uint64_t>() <= kMaxWidth) {
+      m.layers.push_back({false, v.get<std::uint32_t>()});
+    } else {
+      return f.wrong("layers", "has an entry that is neither \"moe\" nor a width");
+    }
+  }
+  return {};
+}
+
+Status parse_expert(const Fields& f, ModelSpec& m) {
+  WISP_ASSIGN(const Fields e, f.object("expert"));
+  WISP_ASSIGN(const Fields gate_up, e.object("gate_up"));
+  WISP_ASSIGN(const Fields down, e.object("down"));
+  WISP_ASSIGN(const WeightFormat gate_format, parse_format(gate_up));
+  WISP_ASSIGN(const WeightFormat down_format, parse_format(down));
+  WISP_ASSIGN(const std::uint32_t group, e.u32_or("group", 0, 0, kMaxWidth));
+  const bool coded = gate_format == WeightFormat::kInt4 || down_format == WeightFormat::kInt4;
+  if (coded != (group != 0)) return e.wrong("group", "does not go with the formats");
+  m.expert = lay_out_expert(m.hidden, m.moe_width, gate_format, down_format, group);
+  WISP_ASSIGN(const std::uint64_t payload, e.u64("payload", 0, UINT64_MAX));
+  WISP_ASSIGN(const std::uint64_t stride, e.u64("stride", 0, UINT64_MAX));
+  if (payload != m.expert.payload || stride != m.expert.stride) {
+    return e.wrong("payload", "and stride are " + std::to_string(payload) + " and " + std::to_string(stride) +
+                                  ", the shapes give " + std::to_string(m.expert.payload) + " and " +
+                                  std::to_string(m.expert.stride));
+  }
+  return {};
+}
+
+Status parse_spec(const Fields& f, ModelSpec& m) {
+  WISP_ASSIGN(m.family, f.text("family"));
+  WISP_ASSIGN(m.hidden, f.u32("hidden", 1, kMaxWidth));
+  WISP_ASSIGN(m.vocab, f.u32("vocab", 1, kMaxVocab));
+  WISP_ASSIGN(m.max_positions, f.u32("max_positions", 1, kMaxPositions));
+  WISP_ASSIGN(const double eps, f.number("norm_eps", 0.0, 1.0));
+  m.norm_eps = static_cast<float>(eps);
+  WISP_ASSIGN(m.tied_head, f.boolean("tied_head"));
+
+  WISP_ASSIGN(const Fields a, f.object("attention"));
+  WISP_ASSIGN(m.attention.heads, a.u32("heads", 1, kMaxHeads));
+  WISP_ASSIGN(m.attention.kv_heads, a.u32("kv_heads", 1, kMaxHeads));
+  WISP_ASSIGN(m.attention.head_dim, a.u32("head_dim", 1, kMaxHeadDim));
+  WISP_ASSIGN(m.attention.head_norm, a.boolean("head_norm"));
+  WISP_ASSIGN(m.attention.bias, a.boolean("bias"));
+  WISP_ASSIGN(const Fields rope, a.object("rope"));
+  WISP_TRY(parse_rope(rope, m.attention.rope));
+
+  WISP_TRY(parse_layers(f, m));
+  if (m.moe_layers() > 0) {
+    WISP_ASSIGN(m.moe_width, f.u32("moe_width", 1, kMaxWidth));
+    WISP_ASSIGN(const Fields r, f.object("router"));
+    WISP_ASSIGN(const std::string kind, r.text("kind"));
+    if (kind != "softmax_top_k") return unsupported(r.where() + ": kind " + printable(kind) + " is unknown");
+    WISP_ASSIGN(m.router.experts, r.u32("experts", 1, kMaxExperts));
+    WISP_ASSIGN(m.router.top_k, r.u32("top_k", 1, kMaxExperts));
+    WISP_ASSIGN(m.router.renormalise, r.boolean("renormalise"));
+    WISP_TRY(parse_expert(f, m));
+  }
+  auto checked = check_spec(m);
+  if (!checked.ok()) return std::move(checked).error().within(f.where());
+  return {};
+}
+
+/// One dense tensor, held against the shape that the spec asks for.
+Result<DenseTensor> parse_dense_tensor(const Fields& f, const DenseShape& want, std::uint64_t region) {
+  DenseTensor t;
+  WISP_ASSIGN(t.format, parse_format(f));
+  if (t.format == WeightFormat::kInt4) return f.wrong("format", "is int4, which dense tensors cannot have");
+  WISP_ASSIGN(t.rows, f.u32("rows", 1, UINT32_MAX));
+  WISP_ASSIGN(t.cols, f.u32("cols", 1, UINT32_MAX));
+  WISP_ASSIGN(t.tiled, f.boolean("tiled"));
+  WISP_ASSIGN(t.offset, f.u64("offset", 0, UINT64_MAX));
+  WISP_ASSIGN(t.bytes, f.u64("bytes", 1, UINT64_MAX));
+  const Json* sum = f.find("checksum");
+  WISP_ASSIGN(t.checksum, parse_hex(sum ? *sum : Json(), f.where() + ": checksum"));
+  if (t.rows != want.rows || t.cols != want.cols || t.tiled != want.matrix) {
+    return invalid(f.where() + ": is " + std::to_string(t.rows) + " x " + std::to_string(t.cols) +
+                   ", the model needs " + std::to_string(want.rows) + " x " + std::to_string(want.cols));
+  }
+  const std::uint64_t bytes = t.tiled ? kernels::codes_bytes(t.format, t.rows, t.cols)
+                                      : std::uint64_t{t.cols} * 4 / kernels::columns_per_dword(t.format);
+  if (t.bytes != bytes) {
+    return f.wrong("bytes", "is " + std::to_string(t.bytes) + ", the shape needs " + std::to_string(bytes));
+  }
+  if (t.offset % kPlaneAlign != 0 || t.offset > region || t.bytes > region - t.offset) {
+    return f.wrong("offset", std::to_string(t.offset) + " is not aligned or leaves the data section");
+  }
+  return t;
+}
+
+Status parse_dense(const Fields& f, Manifest& m) {
+  WISP_ASSIGN(m.dense_file, parse_file_name(f, "file"));
+  WISP_ASSIGN(m.dense_file_offset, f.u64("file_offset", 0, std::uint64_t{1} << 32));
+  WISP_ASSIGN(m.dense_bytes, f.u64("bytes", 0, std::uint64_t{1} << 50));
+  if (m.dense_file_offset % kExtentAlign != 0 || m.dense_bytes % kExtentAlign != 0) {
+    return f.wrong("file_offset", "or bytes is not a multiple of 4096");
+  }
+  WISP_ASSIGN(const Fields tensors, f.object("tensors"));
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  for (const auto& want : dense_shapes(m.spec)) {
+    WISP_ASSIGN(const Fields entry, tensors.object(want.name));
+    WISP_ASSIGN(const DenseTensor t, parse_dense_tensor(entry, want, m.dense_bytes));
+    ranges.emplace_back(t.offset, t.offset + t.bytes);
+    m.dense.emplace(want.name, t);
+  }
+  if (tensors.json().size() != m.dense.size()) return invalid(tensors.where() + ": holds tensors that the model lacks");
+  std::sort(ranges.begin(), ranges.end());
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].first < ranges[i - 1].second) return invalid(tensors.where() + ": two tensors overlap");
+  }
+  return {};
+}
+
+Status parse_extents(const Fields& f, std::uint32_t layer, Manifest& m, LayerExperts& out) {
+  WISP_ASSIGN(out.file, parse_file_name(f, "file"));
+  WISP_ASSIGN(const Json* extents, f.array("extents"));
+  if (extents->size() != m.spec.router.experts) {
+    return f.wrong("extents", "has " + std::to_string(extents->size()) + " entries, the model " +
+                                  std::to_string(m.spec.router.experts) + " experts");
+  }
+  std::vector<std::uint64_t> offsets;
+  for (std::size_t e = 0; e < extents->size(); ++e) {
+    const Json& v = (*extents)[e];
+    const std::string who = f.where() + ": layer " + std::to_string(layer) + " expert " + std::to_string(e);
+    if (!v.is_array() || v.size() != 2 || !v[0].is_number_unsigned()) {
+      return invalid(who + ": is not [offset, checksum]");
+    }
+    ExpertExtent x;
+    x.offset = v[0].get<std::uint64_t>();
+    if (x.offset % kExtentAlign != 0 || x.offset > std::uint64_t{1} << 60) {
+      return invalid(who + ": offset " + std::to_string(x.offset) + " is not a multiple of 4096 or too large");
+    }
+    WISP_ASSIGN(x.checksum, parse_hex(v[1], who));
+    offsets.push_back(x.offset);
+    out.extents.push_back(x);
+  }
+  std::sort(offsets.begin(), offsets.end());
+  for (std::size_t i = 1; i < offsets.size(); ++i) {
+    if (offsets[i] - offsets[i - 1] < m.spec.expert.stride) return f.wrong("extents", "overlap");
+  }
+  return {};
+}
+
+Status parse_experts(const Fields& root, Manifest& m) {
+  WISP_ASSIGN(const Json* list, root.array("experts"));
+  if (list->size() != m.spec.layers.size()) {
+    return root.wrong("experts", "has " + std::to_string(list->size()) + " entries, the model " +
+                                     std::to_string(m.spec.layers.size()) + " layers");
+  }
+  std::set<std::string> files;
+  for (std::uint32_t i = 0; i < list->size(); ++i) {
+    const Json& v = (*list)[i];
+    LayerExperts layer;
+    if (v.is_null() != !m.spec.layers[i].moe || !(v.is_null() || v.is_object())) {
+      return root.wrong("experts", "and layers disagree on layer " + std::to_string(i));
+    }
+    if (v.is_object()) {
+      WISP_TRY(parse_extents(Fields(v, root.where() + ": experts " + std::to_string(i)), i, m, layer));
+      if (!files.insert(layer.file).second) return root.wrong("experts", "names " + printable(layer.file) + " twice");
+    }
+    m.experts.push_back(std::move(layer));
+  }
+  return {};
+}
+
+Status parse_generation(const Fields& root, Manifest& m) {
+  WISP_ASSIGN(const Fields f, root.object("generation"));
+  auto& g = m.generation;
+  WISP_ASSIGN(g.sample, f.boolean("sample"));
+  WISP_ASSIGN(const double temperature, f.number("temperature", 0.0, 100.0));
+  WISP_ASSIGN(g.top_k, f.u32("top_k", 0, kMaxVocab));
+  WISP_ASSIGN(const double top_p, f.number("top_p", 0.0, 1.0));
+  WISP_ASSIGN(const double min_p, f.number("min_p", 0.0, 1.0));
+  g.temperature = static_cast<float>(temperature);
+  g.top_p = static_cast<float>(top_p);
+  g.min_p = static_cast<float>(min_p);
+  WISP_ASSIGN(const Json* eos, f.array("eos"));
+  if (eos->size() > kMaxStopIds) return f.wrong("eos", "has " + std::to_string(eos->size()) + " entries");
+  for (const auto& id : *eos) {
+    if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= m.spec.vocab) {
+      return f.wrong("eos", "holds an id outside the vocabulary");
+    }
+    g.eos.push_back(id.get<std::uint32_t>());
+  }
+  return {};
+}
+
+Status check_file(const std::string& folder, const std::string& file, std::uint64_t need) {
+  const std::string path = folder + "/" + file;
+  struct stat st {};
+  if (::stat(path.c_str(), &st) != 0) {
+    if (errno == ENOENT) return not_found(path + ": is missing; convert the model again");
+    return io_error(path + ": " + std::strerror(errno));
+  }
+  if (!S_ISREG(st.st_mode)) return invalid(path + ": not a regular file");
+  if (static_cast<std::uint64_t>(st.st_size) < need) {
+    return invalid(path + ": has " + std::to_string(st.st_size) + " bytes, the manifest needs " +
+                   std::to_string(need) + "; convert the model again");
+  }
+  return {};
+}
+
+}  // namespace
+
+ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, WeightFormat gate_up, WeightFormat down,
+                           std::uint32_t group) {
+  ExpertShape e;
+  std::uint64_t at = 0;
+  const auto place = [&at, group](WeightFormat format, std::uint32_t rows, std::uint32_t cols) {
+    ExpertMatrix m;
+    m.format = format;
+    m.rows = rows;
+    m.cols = cols;
+    m.codes_offset = round_up(at, kPlaneAlign);
+    at = m.codes_offset + kernels::codes_bytes(format, rows, cols);
+    if (format == WeightFormat::kInt4 && group != 0) {
+      m.group = group;
+      m.scales_offset = round_up(at, kPlaneAlign);
+      at = m.scales_offset + kernels::scales_bytes(format, rows, cols, group);
+    }
+    return m;
+  };
+  e.gate = place(gate_up, width, hidden);
+  e.up = place(gate_up, width, hidden);
+  e.down = place(down, hidden, width);
+  e.payload = at;
+  e.stride = round_up(at, kExtentAlign);
+  return e;
+}
+
+std::uint64_t hash_of_weights(const Manifest& m) {
+  std::string all;
+  const auto add = [&all](std::uint64_t n) {
+    for (unsigned i = 0; i < 8; ++i) all.push_back(static_cast<char>(n >> (8 * i) & 0xff));
+  };
+  for (const auto& [name, t] : m.dense) {
+    all += name;
+    all.push_back('\0');
+    add(t.checksum);
+  }
+  for (std::uint32_t i = 0; i < m.experts.size(); ++i) {
+    for (const auto& x : m.experts[i].extents) {
+      add(i);
+      add(x.checksum);
+    }
+  }
+  return XXH3_64bits(all.data(), all.size());
+}
+
+Result<Manifest> parse_manifest(std::string_view text) {
+  WISP_ASSIGN(const Json json, parse_json_object(text, std::string(kFile)));
+  const Fields root(json, std::string(kFile));
+  Manifest m;
+  WISP_ASSIGN(m.layout_version, root.u32("layout_version", 0, UINT32_MAX));
+  if (m.layout_version != kLayoutVersion) {
+    return unsupported(std::string(kFile) + ": layout_version " + std::to_string(m.layout_version) +
+                       ", this build reads " + std::to_string(kLayoutVersion) +
+                       "; lay the checkpoint out again: wisp convert --force SRC DST");
+  }
+  WISP_ASSIGN(m.name, root.text("name"));
+  WISP_ASSIGN(m.profile, root.text("profile"));
+  if (m.profile != "exact" && m.profile != "fast") {
+    return unsupported(std::string(kFile) + ": profile " + printable(m.profile) + " is unknown");
+  }
+  WISP_ASSIGN(const Fields spec, root.object("spec"));
+  WISP_TRY(parse_spec(spec, m.spec));
+  WISP_TRY(parse_generation(root, m));
+  WISP_ASSIGN(const Fields dense, root.object("dense"));
+  WISP_TRY(parse_dense(dense, m));
+  WISP_TRY(parse_experts(root, m));
+  const Json* hash = root.find("model_hash");
+  WISP_ASSIGN(m.model_hash, parse_hex(hash ? *hash : Json(), std::string(kFile) + ": model_hash"));
+  if (m.model_hash != hash_of_weights(m)) {
+    return corrupt(std::string(kFile) + ": model_hash does not go with the checksums; convert the model again");
+  }
+  return m;
+}
+
+Result<Manifest> load_manifest(const std::string& folder) {
+  const std::string path = folder + "/" + std::string(kFile);
+  auto text = read_text_file(path);
+  if (!text.ok()) return std::move(text).error();
+  auto parsed = parse_manifest(*text);
+  if (!parsed.ok()) return std::move(parsed).error().within(folder);
+  const Manifest& m = *parsed;
+  WISP_TRY(check_file(folder, m.dense_file, m.dense_file_offset + m.dense_bytes));
+  for (const auto& layer : m.experts) {
+    std::uint64_t end = 0;
+    for (const auto& x : layer.extents) end = std::max(end, x.offset + m.spec.expert.stride);
+    if (!layer.extents.empty()) WISP_TRY(check_file(folder, layer.file, end));
+  }
+  return parsed;
+}
+
+}  // namespace wisp::model

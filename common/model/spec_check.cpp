@@ -1,0 +1,78 @@
+#include <cmath>
+#include <string>
+
+#include "model/limits.hpp"
+#include "model/manifest.hpp"
+
+namespace wisp::model {
+namespace {
+
+Status in_range(const char* what, std::uint64_t n, std::uint64_t min, std::uint64_t max) {
+  if (n >= min && n <= max) return {};
+  return invalid(std::string(what) + " is " + std::to_string(n) + "; allowed is " + std::to_string(min) + " to " +
+                 std::to_string(max));
+}
+
+Status check_attention(const AttentionSpec& a) {
+  WISP_TRY(in_range("heads", a.heads, 1, kMaxHeads));
+  WISP_TRY(in_range("kv_heads", a.kv_heads, 1, a.heads));
+  WISP_TRY(in_range("head_dim", a.head_dim, 2, kMaxHeadDim));
+  if (a.heads % a.kv_heads != 0) return invalid("heads is not a multiple of kv_heads");
+  WISP_TRY(in_range("rope width", a.rope.width, 2, a.head_dim));
+  if (a.rope.width % 2 != 0) return invalid("rope width is odd");
+  if (!std::isfinite(a.rope.theta) || a.rope.theta <= 1.0) return invalid("rope theta is not above 1");
+  if (a.rope.yarn) {
+    const YarnSpec& y = *a.rope.yarn;
+    for (const double d : {y.factor, y.original_length, y.beta_fast, y.beta_slow}) {
+      if (!std::isfinite(d) || d <= 0.0) return invalid("a yarn parameter is not above 0");
+    }
+    for (const double d : {y.mscale, y.mscale_all_dim, y.attention_factor}) {
+      if (!std::isfinite(d) || d < 0.0) return invalid("a yarn scale is below 0");
+    }
+  }
+  return {};
+}
+
+Status check_expert(const ModelSpec& m) {
+  const ExpertShape& e = m.expert;
+  const bool coded = e.gate.format == kernels::WeightFormat::kInt4 || e.down.format == kernels::WeightFormat::kInt4;
+  const std::uint32_t group = e.gate.group != 0 ? e.gate.group : e.down.group;
+  if (coded && group != 32 && group != 64 && group != 128) return invalid("expert group is not 32, 64 or 128");
+  if (e.gate.format == kernels::WeightFormat::kInt4 && m.hidden % group != 0) {
+    return invalid("hidden is not a multiple of the expert group");
+  }
+  if (e.down.format == kernels::WeightFormat::kInt4 && m.moe_width % group != 0) {
+    return invalid("moe_width is not a multiple of the expert group");
+  }
+  const ExpertShape want = lay_out_expert(m.hidden, m.moe_width, e.gate.format, e.down.format, coded ? group : 0);
+  const auto same = [](const ExpertMatrix& a, const ExpertMatrix& b) {
+    return a.format == b.format && a.rows == b.rows && a.cols == b.cols && a.group == b.group &&
+           a.codes_offset == b.codes_offset && a.scales_offset == b.scales_offset;
+  };
+  if (!same(e.gate, want.gate) || !same(e.up, want.up) || !same(e.down, want.down) || e.payload != want.payload ||
+      e.stride != want.stride) {
+    return invalid("the expert layout is not the one of this layout version");
+  }
+  return {};
+}
+
+}  // namespace
+
+Status check_spec(const ModelSpec& m) {
+  WISP_TRY(in_range("hidden", m.hidden, 1, kMaxWidth));
+  WISP_TRY(in_range("vocab", m.vocab, 1, kMaxVocab));
+  WISP_TRY(in_range("max_positions", m.max_positions, 1, kMaxPositions));
+  WISP_TRY(in_range("layers", m.layers.size(), 1, kMaxLayers));
+  if (!std::isfinite(m.norm_eps) || m.norm_eps < 0.0f) return invalid("norm_eps is not a number above 0");
+  WISP_TRY(check_attention(m.attention));
+  for (const auto& l : m.layers) {
+    if (!l.moe) WISP_TRY(in_range("dense_width", l.dense_width, 1, kMaxWidth));
+  }
+  if (m.moe_layers() == 0) return {};
+  WISP_TRY(in_range("moe_width", m.moe_width, 1, kMaxWidth));
+  WISP_TRY(in_range("experts", m.router.experts, 1, kMaxExperts));
+  WISP_TRY(in_range("top_k", m.router.top_k, 1, m.router.experts));
+  return check_expert(m);
+}
+
+}  // namespace wisp::model

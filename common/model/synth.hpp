@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "model/folder_writer.hpp"
+
+namespace wisp::model {
+
+/// A random model in the shape of a real one, for measuring speed and memory. It has no tokenizer.
+struct SynthOptions {
+  std::string destination;
+  std::string like = "qwen3-30b";  ///< one of synth_shapes(); what is given below overrides it
+  std::optional<std::uint32_t> layers, hidden, heads, kv_heads, head_dim, experts, top_k, width, vocab, max_positions;
+  std::string expert_format = "int4";  ///< int4, bf16 or f32
+  std::uint32_t group = 32;            ///< columns per scale of int4
+  std::uint64_t seed = 1;
+  bool force = false;
+  std::optional<std::uint64_t> free_bytes;  ///< stands in for the disk's figure (tests)
+};
+
+struct SynthReport {
+  std::string name;
+  std::uint64_t experts = 0, bytes = 0, stride = 0;
+  double seconds = 0.0;
+};
+
+/// The names that `like` takes.
+std::vector<std::string> synth_shapes();
+
+/// Writes the folder directly, an expert at a time. The same options give the same bytes. Weights are drawn with a
+/// standard deviation of 1/sqrt(fan-in), so that activations keep their size through the layers.
+Result<SynthReport> synth(const SynthOptions& options, const ProgressFn& progress);
+
+}  // namespace wisp::model

@@ -1,0 +1,94 @@
+#include "model/verify.hpp"
+
+#include <fcntl.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+
+#include "model/manifest.hpp"
+#include "model/safetensors.hpp"
+
+namespace wisp::model {
+namespace {
+
+constexpr std::size_t kShown = 20;
+constexpr std::uint64_t kChunk = std::uint64_t{8} << 20;
+
+class Verifier {
+ public:
+  Verifier(const std::string& folder, const Manifest& m, const ProgressFn& progress)
+      : folder_(folder), progress_(progress), buffer_(kChunk) {
+    for (const auto& [name, t] : m.dense) total_ += t.bytes;
+    total_ += m.spec.expert.payload * m.spec.expert_count();
+  }
+
+  void open(const std::string& file) {
+    file_ = file;
+    fd_.reset(::open((folder_ + "/" + file).c_str(), O_RDONLY | O_CLOEXEC));
+    open_error_ = fd_.valid() ? "" : std::strerror(errno);
+    // What the page cache holds says nothing about the device.
+    if (fd_.valid()) static_cast<void>(::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED));
+  }
+
+  void check(const std::string& what, std::uint64_t offset, std::uint64_t bytes, std::uint64_t checksum) {
+    std::string why = open_error_;
+    if (why.empty()) {
+      const std::unique_ptr<XXH3_state_t, void (*)(XXH3_state_t*)> hash(
+          XXH3_createState(), [](XXH3_state_t* s) { static_cast<void>(XXH3_freeState(s)); });
+      WISP_CHECK(hash != nullptr);
+      XXH3_64bits_reset(hash.get());
+      for (std::uint64_t at = 0; at < bytes && why.empty(); at += kChunk) {
+        const auto part = std::span(buffer_).first(std::min(kChunk, bytes - at));
+        if (auto read = read_exactly(fd_.get(), offset + at, part, file_); !read.ok()) why = read.error().text;
+        XXH3_64bits_update(hash.get(), part.data(), part.size());
+      }
+      if (why.empty() && XXH3_64bits_digest(hash.get()) != checksum) why = "the checksum differs";
+    }
+    if (!why.empty()) {
+      ++report.bad_count;
+      if (report.bad.size() < kShown) report.bad.push_back({what, file_, offset, bytes, why});
+    }
+    report.bytes += bytes;
+    if (progress_) progress_(report.bytes, total_);
+  }
+
+  VerifyReport report;
+
+ private:
+  const std::string& folder_;
+  const ProgressFn& progress_;
+  std::vector<std::uint8_t> buffer_;
+  std::uint64_t total_ = 0;
+  std::string file_, open_error_;
+  Fd fd_;
+};
+
+}  // namespace
+
+Result<VerifyReport> verify(const std::string& folder, const ProgressFn& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  WISP_ASSIGN(const Manifest m, load_manifest(folder));
+  Verifier v(folder, m, progress);
+  v.open(m.dense_file);
+  for (const auto& [name, t] : m.dense) {
+    v.check("dense tensor " + name, m.dense_file_offset + t.offset, t.bytes, t.checksum);
+    ++v.report.dense_tensors;
+  }
+  for (std::size_t layer = 0; layer < m.experts.size(); ++layer) {
+    const LayerExperts& experts = m.experts[layer];
+    if (experts.extents.empty()) continue;
+    v.open(experts.file);
+    for (std::size_t e = 0; e < experts.extents.size(); ++e) {
+      const std::string what = "layer " + std::to_string(layer) + " expert " + std::to_string(e);
+      v.check(what, experts.extents[e].offset, m.spec.expert.payload, experts.extents[e].checksum);
+      ++v.report.experts;
+    }
+  }
+  v.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::move(v.report);
+}
+
+}  // namespace wisp::model

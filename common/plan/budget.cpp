@@ -1,0 +1,163 @@
+#include "plan/budget.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "ring/messages.hpp"
+#include "shm/life.hpp"
+#include "slab/lease.hpp"
+
+namespace wisp::plan {
+
+namespace {
+
+constexpr std::uint64_t kKiB = 1024;
+constexpr std::uint64_t kMiB = 1024 * kKiB;
+constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kFloat = 4;
+
+// Private memory of each process: Private_Clean + Private_Dirty of /proc/<pid>/smaps_rollup in mid-answer, without
+// the terms that grow with the model or the options (those follow), rounded up.
+constexpr std::uint64_t kGatewayBytes = 20 * kMiB;
+constexpr std::uint64_t kTemplateHelperBytes = 22 * kMiB;
+constexpr std::uint64_t kRouterBytes = 8 * kMiB;
+constexpr std::uint64_t kLoaderBytes = 10 * kMiB;
+constexpr std::uint64_t kComputeBytes = 12 * kMiB;
+constexpr std::uint64_t kLauncherBytes = 8 * kMiB;
+constexpr std::uint64_t kCommandBytes = 4 * kMiB;  ///< `wisp` itself
+/// One process that hosts all stages shares one C library and one allocator between them.
+constexpr std::uint64_t kSoloBytes = 36 * kMiB;
+/// Tokenizer tables: two hash maps of strings and one of merges, per entry of the vocabulary.
+constexpr std::uint64_t kBytesPerVocab = 320;
+/// Stack pages and allocator arena of a worker thread.
+constexpr std::uint64_t kBytesPerThread = 192 * kKiB;
+/// The loader's offset and checksum, compute's view, per extent.
+constexpr std::uint64_t kBytesPerExtent = 64;
+
+/// What no term names: allocator slack, control packets, pipes and sockets.
+constexpr std::uint64_t kReserveBytes = 4 * kMiB;
+/// The kernel's tree over the pages of a memfd: 576 bytes per 64 pages, 1/455 of what it holds.
+constexpr std::uint64_t kTreeShare = 400;
+
+std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/// Working memory of compute: buffers for the rows of one step, scores, logits, rotation tables.
+std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
+  const model::AttentionSpec& a = s.attention;
+  const std::uint64_t rows = std::uint64_t{p.prompt_chunk} + p.parallel;
+  std::uint64_t dense_width = 0;
+  for (const model::LayerSpec& layer : s.layers) dense_width = std::max<std::uint64_t>(dense_width, layer.dense_width);
+  const std::uint64_t width = std::max<std::uint64_t>(s.moe_width, dense_width);
+  const std::uint64_t hidden = s.hidden;
+  // Residual, normalised, attention and MLP output, gathered rows of an expert; the products of all chosen experts
+  // stay until they are summed in rank order.
+  const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k}) +
+                                2 * std::uint64_t{a.heads} * a.head_dim + 2 * std::uint64_t{a.kv_heads} * a.head_dim +
+                                3 * width + 2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
+  const std::uint64_t scores = std::uint64_t{p.threads} * (p.ctx + std::uint64_t{16});
+  const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 2 * std::uint64_t{s.vocab};
+  const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
+  return round_up((rows * per_row + scores + logits + rotation) * kFloat, kPage);
+}
+
+std::uint64_t private_memory(const RunPlan& p, const model::ModelSpec& s) {
+  std::uint64_t bytes = kLauncherBytes + kCommandBytes;
+  bytes += p.options.topology == "solo" ? kSoloBytes : kGatewayBytes + kRouterBytes + kLoaderBytes + kComputeBytes;
+  if (p.options.text) bytes += kTemplateHelperBytes + std::uint64_t{s.vocab} * kBytesPerVocab;
+  return bytes + std::uint64_t{p.threads} * kBytesPerThread + std::uint64_t{p.expert_extents} * kBytesPerExtent;
+}
+
+/// Desks, slot directory, `life` and the header pages of the other regions.
+std::uint64_t desks(const RunPlan& p) {
+  std::uint64_t bytes = 2 * kPage + round_up(sizeof(shm::Life), kPage);
+  for (shm::StageId s : shm::kRunningStages) bytes += shm::desk_size(s, desk_plan(p, s));
+  return bytes + slab::slab_dir_size(p.slots, p.layers, p.experts_per_layer);
+}
+
+/// Page tables: 8 bytes per 4 KiB page in each process that maps it. One process: one mapping of each region.
+std::uint64_t page_tables(const RunPlan& p) {
+  const bool solo = p.options.topology == "solo";
+  const std::uint64_t weights = p.slab_bytes() + p.dense_bytes;          // loader, compute
+  const std::uint64_t shared = p.journal_bytes + p.desks_bytes;          // all four stages at most
+  const std::uint64_t mapped = solo ? weights + shared + p.kv_bytes() : 2 * weights + 4 * shared + p.kv_bytes();
+  return round_up(mapped / (kPage / 8), kPage);
+}
+
+}  // namespace
+
+std::uint64_t region_bytes(const RunPlan& p) {
+  return p.dense_bytes + p.slab_bytes() + p.kv_bytes() + p.journal_bytes + p.desks_bytes;
+}
+
+void fill_terms(RunPlan& p, const model::ModelSpec& spec) {
+  p.scratch_bytes = scratch(p, spec);
+  p.journal_bytes = shm::journal_size(p.records, p.ctx);
+  p.desks_bytes = desks(p);
+  p.page_table_bytes = page_tables(p);
+  p.process_bytes = private_memory(p, spec);
+  p.reserve_bytes = round_up(kReserveBytes + region_bytes(p) / kTreeShare, kPage);
+}
+
+shm::DeskPlan desk_plan(const RunPlan& p, shm::StageId stage) {
+  using shm::EdgeId;
+  shm::DeskPlan d;
+  const auto arena = [&](EdgeId e) -> std::uint64_t& { return d.arena_bytes[shm::index(e)]; };
+  switch (stage) {
+    case shm::StageId::kGateway:
+      // Two prompts of full length.
+      arena(EdgeId::kGatewayRouter) = std::max(kMiB, std::uint64_t{p.ctx} * 4 * 2 + 64 * kKiB);
+      break;
+    case shm::StageId::kRouter: {
+      // Four steps in flight. All sequences of a step share the pool, so their page lists do too.
+      const std::uint64_t rows = std::uint64_t{p.prompt_chunk} + p.parallel;
+      const std::uint64_t step = sizeof(ring::StepHeader) + p.parallel * sizeof(ring::StepRequest) + rows * 4 +
+                                 (std::uint64_t{p.kv_pages} + p.parallel) * 4;
+      arena(EdgeId::kRouterCompute) = 4 * round_up(step, 64) + 64 * kKiB;
+      d.extra_bytes = sizeof(shm::RouterBoard) + std::uint64_t{8} * p.records;
+      break;
+    }
+    case shm::StageId::kLoader:
+      arena(EdgeId::kLoaderCompute) = 256 * kKiB;
+      d.extra_bytes = sizeof(shm::LoaderBoard);
+      break;
+    case shm::StageId::kCompute:
+      arena(EdgeId::kComputeRouter) = 256 * kKiB;
+      arena(EdgeId::kComputeLoader) = kMiB;
+      d.extra_bytes = sizeof(slab::LeaseRow) * std::uint64_t{p.slots};
+      break;
+    case shm::StageId::kSpeculator: break;
+  }
+  return d;
+}
+
+std::string describe(const RunPlan& p) {
+  struct Term {
+    std::uint64_t bytes;
+    std::string what;
+  };
+  std::vector<Term> terms{
+      {p.slab_bytes(), "experts: " + std::to_string(p.slots) + " slots for " + std::to_string(p.expert_extents) +
+                           " experts of " + format_size(p.stride)},
+      {p.dense_bytes, "weights beside the experts"},
+      {p.kv_bytes(), "KV cache: " + std::to_string(p.ctx) + " tokens (--ctx)"},
+      {p.scratch_bytes, "working memory: prompt in chunks of " + std::to_string(p.prompt_chunk) + " (--prompt-chunk), " +
+                            std::to_string(p.threads) + " threads"},
+      {p.process_bytes, "private memory of the processes"},
+      {p.desks_bytes, "rings and directories"},
+      {p.journal_bytes, "journal: " + std::to_string(p.records) + " requests"},
+      {p.page_table_bytes, "page tables"},
+      {p.reserve_bytes, "reserve"}};
+  std::stable_sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.bytes > b.bytes; });
+  std::string text =
+      "memory: " + format_size(p.total()) + " planned of " + format_size(p.ram_budget) + " allowed (--ram)\n";
+  for (const Term& t : terms) {
+    char size[32];
+    std::snprintf(size, sizeof size, "%12s", format_size(t.bytes).c_str());
+    text += size;
+    text += "  " + t.what + "\n";
+  }
+  return text;
+}
+
+}  // namespace wisp::plan

@@ -1,0 +1,14 @@
+#pragma once
+#include "plan/run_plan.hpp"
+
+/// What a laid-out run costs, term by term.
+namespace wisp::plan {
+
+/// Fills every byte term of `plan` from its counts (slots, ctx, prompt_chunk, parallel, threads, ...) and the
+/// model's shape. Grows with each count, so that a search over one of them is sound.
+void fill_terms(RunPlan& plan, const model::ModelSpec& spec);
+
+/// Bytes that are taken as regions before the first token: they must be there at once.
+std::uint64_t region_bytes(const RunPlan& plan);
+
+}  // namespace wisp::plan

@@ -1,0 +1,198 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "plan/budget.hpp"
+#include "plan/memory.hpp"
+#include "wisp/kernels/canon.hpp"
+
+namespace wisp::plan {
+
+namespace {
+
+constexpr std::uint64_t kMiB = 1024 * 1024;
+constexpr std::uint32_t kDefaultCtx = 8192;
+/// Above this an arena's 32-bit offsets would no longer hold a prompt.
+constexpr std::uint32_t kMaxCtx = 1u << 22;
+constexpr std::uint32_t kMaxParallel = 256;
+constexpr std::uint32_t kMaxThreads = 1024;
+constexpr std::uint32_t kLargestChunk = 512;
+constexpr std::uint32_t kSmallestChunk = 16;
+/// A chunk reads each expert once however long it is, so a long one saves reads; but its buffers take the place
+/// of slots. They may take this share of the budget.
+constexpr std::uint64_t kScratchShare = 8;
+constexpr std::uint32_t kPageTokens = 16;
+
+Error out_of_range(const std::string& option, std::uint64_t got, std::uint64_t low, std::uint64_t high,
+                   const std::string& why = "") {
+  return invalid(option + " " + std::to_string(got) + " is out of range: " + std::to_string(low) + " to " +
+                 std::to_string(high) + why);
+}
+
+/// FNV-1a over bytes: names a numerics profile, secures nothing.
+std::uint64_t hash_profile(const std::string& profile, std::uint64_t model_hash) {
+  std::uint64_t h = 0xcbf29ce484222325ULL;
+  const auto mix = [&](std::uint64_t byte) { h = (h ^ (byte & 0xff)) * 0x100000001b3ULL; };
+  for (int i = 0; i < 32; i += 8) mix(std::uint64_t{kernels::kCanonVersion} >> i);
+  for (char c : profile) mix(static_cast<unsigned char>(c));
+  for (int i = 0; i < 64; i += 8) mix(model_hash >> i);
+  return h;
+}
+
+Result<std::string> choose_profile(const model::Manifest& m, const RunOptions& o) {
+  const std::string profile = o.profile.empty() ? m.profile : o.profile;
+  if (profile == "exact") return profile;
+  if (profile == "fast")
+    return unsupported("--profile fast comes with the int8 activation kernels, which this version does not have; "
+                       "use --profile exact");
+  return invalid("--profile " + profile + " is unknown: exact (or fast, in a later version)");
+}
+
+Status check_options(const model::Manifest& m, const RunOptions& o) {
+  const std::uint32_t longest = std::min(m.spec.max_positions, kMaxCtx);
+  if (longest == 0) return invalid("model " + m.name + " has no positions (max_position_embeddings is 0)");
+  if (o.ctx > longest) return out_of_range("--ctx", o.ctx, 1, longest, " for this model");
+  if (o.parallel == 0 || o.parallel > kMaxParallel) return out_of_range("--parallel", o.parallel, 1, kMaxParallel);
+  if (o.threads > kMaxThreads) return out_of_range("--threads", o.threads, 1, kMaxThreads);
+  if (o.io != "auto" && o.io != "uring" && o.io != "pread" && o.io != "ghost")
+    return invalid("--io " + o.io + " is unknown: auto, uring or pread");
+  return {};
+}
+
+/// Everything but slots, chunk and the byte terms.
+RunPlan lay_out(const model::Manifest& m, const RunOptions& o, const std::string& profile) {
+  const model::ModelSpec& s = m.spec;
+  RunPlan p;
+  p.options = o;
+  p.model_name = m.name;
+  p.layers = static_cast<std::uint32_t>(s.layers.size());
+  p.experts_per_layer = s.router.experts;
+  p.expert_extents = s.expert_count();
+  p.top_k = s.router.top_k;
+  p.stride = s.expert.stride;
+  p.dense_bytes = m.dense_bytes;
+  p.ctx = o.ctx != 0 ? o.ctx : std::min(s.max_positions, kDefaultCtx);
+  p.kv_pages = (p.ctx + kPageTokens - 1) / kPageTokens;
+  p.kv_page_bytes = std::uint64_t{p.layers} * 2 * s.attention.kv_heads * kPageTokens * s.attention.head_dim * 4;
+  p.parallel = o.parallel;
+  p.records = std::max<std::uint32_t>(16, 4 * o.parallel);
+  p.threads = o.threads != 0 ? o.threads : usable_cores();
+  p.profile = profile;
+  p.profile_hash = hash_profile(profile, m.model_hash);
+  return p;
+}
+
+/// A plan of one model with two dials: how many slots, how long a chunk.
+class Layout {
+ public:
+  Layout(RunPlan base, const model::ModelSpec& spec) : plan_(std::move(base)), spec_(spec) {}
+
+  std::uint64_t total(std::uint32_t slots, std::uint32_t chunk) { return with(slots, chunk).total(); }
+  RunPlan& with(std::uint32_t slots, std::uint32_t chunk) {
+    plan_.slots = slots;
+    plan_.prompt_chunk = chunk;
+    fill_terms(plan_, spec_);
+    return plan_;
+  }
+  /// Most slots in [low, high] that fit; `low` is known to.
+  std::uint32_t most_slots(std::uint32_t low, std::uint32_t high, std::uint32_t chunk, std::uint64_t budget) {
+    while (low < high) {
+      const std::uint32_t middle = low + (high - low + 1) / 2;
+      if (total(middle, chunk) <= budget) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  }
+  RunPlan take() { return std::move(plan_); }
+
+ private:
+  RunPlan plan_;
+  const model::ModelSpec& spec_;
+};
+
+struct Range {
+  std::uint32_t low;
+  std::uint32_t high;
+};
+
+/// How many slots may be had: from what one layer needs to every expert of the model, or what --experts-ram says.
+Result<Range> slot_range(const RunPlan& p) {
+  const std::uint32_t least = std::min(p.expert_extents, std::max<std::uint32_t>(2, 2 * p.top_k));
+  if (p.options.experts_ram == 0 || p.expert_extents == 0) return Range{least, p.expert_extents};
+  const std::uint64_t wanted = std::min<std::uint64_t>(p.options.experts_ram / p.stride, p.expert_extents);
+  if (wanted < least) {
+    const std::uint64_t need = std::uint64_t{least} * p.stride;
+    return exhausted("--experts-ram " + format_size(p.options.experts_ram) + " is too small: " + p.model_name +
+                     " needs at least " + std::to_string(least) + " slots of " + format_size(p.stride) +
+                     " (--experts-ram " + std::to_string((need + 1023) / 1024) + "K)");
+  }
+  return Range{static_cast<std::uint32_t>(wanted), static_cast<std::uint32_t>(wanted)};
+}
+
+Range chunk_range(const RunPlan& p) {
+  if (p.options.prompt_chunk != 0) {
+    const std::uint32_t asked = std::min(p.options.prompt_chunk, p.ctx);
+    return {asked, asked};
+  }
+  return {std::min(kSmallestChunk, p.ctx), std::min(kLargestChunk, p.ctx)};
+}
+
+/// "61.3 MiB (--ram 62M)": both figures rounded up, so that either one works.
+std::string as_ram_option(std::uint64_t bytes) {
+  const double unit = static_cast<double>(bytes) >= 1024.0 * static_cast<double>(kMiB) ? 1024.0 * kMiB : 1.0 * kMiB;
+  char text[80];
+  std::snprintf(text, sizeof text, "%.1f %s (--ram %lluM)", std::ceil(static_cast<double>(bytes) / unit * 10.0) / 10.0,
+                unit > 1.0 * kMiB ? "GiB" : "MiB", static_cast<unsigned long long>((bytes + kMiB - 1) / kMiB));
+  return text;
+}
+
+Error too_small(const RunPlan& p, std::uint64_t available, std::uint64_t needed) {
+  std::string text = p.options.ram != 0
+                         ? "--ram " + format_size(p.options.ram) + " is too small: "
+                         : "too little memory: " + format_size(available) + " are free here, 70 % of which may be used: ";
+  text += p.model_name + " needs at least " + as_ram_option(needed) + " with --ctx " + std::to_string(p.ctx) +
+          " and --parallel " + std::to_string(p.parallel) + "; a shorter --ctx needs less";
+  return exhausted(std::move(text));
+}
+
+/// The longest chunk whose buffers leave the slots their share.
+std::uint32_t choose_chunk(Layout& layout, const Range& slots, const Range& chunks, std::uint64_t budget) {
+  for (std::uint32_t chunk = chunks.high; chunk > chunks.low; chunk = std::max(chunk / 2, chunks.low)) {
+    if (layout.total(slots.high, chunk) <= budget) return chunk;
+    const RunPlan& p = layout.with(slots.low, chunk);
+    if (p.total() <= budget && p.scratch_bytes <= budget / kScratchShare) return chunk;
+  }
+  return chunks.low;
+}
+
+}  // namespace
+
+Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, std::uint64_t available) {
+  WISP_TRY(check_options(m, options));
+  WISP_ASSIGN(const std::string profile, choose_profile(m, options));
+  const RunPlan base = lay_out(m, options, profile);
+  WISP_ASSIGN(const Range slots, slot_range(base));
+  const Range chunks = chunk_range(base);
+
+  Layout layout(base, m.spec);
+  const std::uint64_t minimum = layout.total(slots.low, chunks.low);
+  const std::uint64_t useful = layout.total(slots.high, chunks.high);
+  const std::uint64_t share = available != 0 ? available / 10 * 7 : useful;
+  const std::uint64_t budget = options.ram != 0 ? options.ram : std::min(share, useful);
+  if (budget < minimum) return too_small(base, available, minimum);
+
+  const std::uint32_t chunk = choose_chunk(layout, slots, chunks, budget);
+  const std::uint32_t most = layout.most_slots(slots.low, slots.high, chunk, budget);
+  layout.with(most, chunk);
+  RunPlan plan = layout.take();
+  plan.ram_budget = budget;
+  plan.minimum_ram = minimum;
+  // Regions are taken at once at the start; more than there is would end in the kernel's out-of-memory killer.
+  if (available != 0 && region_bytes(plan) > available)
+    return exhausted("this plan takes " + format_size(region_bytes(plan)) + " at once, but only " +
+                     format_size(available) + " of memory are free here; give a smaller --ram (at least " +
+                     std::to_string((minimum + kMiB - 1) / kMiB) + "M)");
+  return plan;
+}
+
+}  // namespace wisp::plan

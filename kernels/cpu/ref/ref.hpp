@@ -1,0 +1,22 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "wisp/kernels/weight.hpp"
+
+/// The plain loops behind `ref_kernels()`; contracts in wisp/kernels/kernels.hpp.
+namespace wisp::kernels::ref {
+
+void linear(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
+            std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
+void rms_norm(const float* x, const float* weight, float eps, std::uint32_t n, float* y);
+void attention_scores(const float* q, const float* const* pages, std::uint32_t count, std::uint32_t head_dim,
+                      float scale, float* scores);
+void softmax(float* x, std::uint32_t n);
+void attention_values(const float* probs, const float* const* pages, std::uint32_t count,
+                      std::uint32_t head_dim, float* out);
+void silu_mul(float* gate, const float* up, std::size_t n);
+void accumulate(float w, const float* y, float* acc, std::size_t n, bool first);
+void add(float* x, const float* y, std::size_t n);
+
+}  // namespace wisp::kernels::ref

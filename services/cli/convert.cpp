@@ -1,0 +1,41 @@
+#include "services/cli/convert.hpp"
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+
+#include "model/convert.hpp"
+#include "services/cli/model_progress.hpp"
+
+namespace wisp::cli {
+namespace {
+
+int run(const model::ConvertOptions& options) {
+  ByteProgress progress("converting");
+  const auto report = model::convert(options, std::ref(progress));
+  progress.clear();
+  if (!report.ok()) {
+    std::fprintf(stderr, "wisp convert: %s\n", report.error().text.c_str());
+    return 1;
+  }
+  for (const auto& note : report->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  const double rate = report->seconds > 0.0 ? static_cast<double>(report->bytes) / report->seconds : 0.0;
+  std::fprintf(stderr, "%s: %llu experts, %llu dense tensors, %s in %.1f s (%s/s)\n", options.destination.c_str(),
+               static_cast<unsigned long long>(report->experts),
+               static_cast<unsigned long long>(report->dense_tensors),
+               show_bytes(static_cast<double>(report->bytes)).c_str(), report->seconds, show_bytes(rate).c_str());
+  return 0;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, int& exit_code) {
+  CLI::App* sub = app.add_subcommand("convert", "Lay a Hugging Face checkpoint out for streaming");
+  const auto options = std::make_shared<model::ConvertOptions>();
+  sub->add_option("SRC", options->source, "The Hugging Face folder")->required();
+  sub->add_option("DST", options->destination, "The model folder to make")->required();
+  sub->add_flag("--force", options->force, "Replace DST if it is a WISP model folder");
+  sub->callback([options, &exit_code] { exit_code = run(*options); });
+}
+
+}  // namespace wisp::cli

@@ -1,0 +1,48 @@
+#include "services/cli/logits_file.hpp"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+namespace wisp::cli {
+
+namespace fs = std::filesystem;
+
+Result<LogitsFile> LogitsFile::create(const std::string& file) {
+  std::error_code error;
+  LogitsFile l;
+  l.file_ = fs::absolute(file, error).string();
+  std::string folder = l.file_ + ".XXXXXX";
+  if (error || ::mkdtemp(folder.data()) == nullptr)
+    return io_error("--logits " + file + ": no folder can be made beside it (" + std::strerror(errno) + ")");
+  l.folder_ = std::move(folder);
+  return l;
+}
+
+LogitsFile::LogitsFile(LogitsFile&& other) noexcept
+    : file_(std::move(other.file_)), folder_(std::exchange(other.folder_, {})) {}
+
+LogitsFile& LogitsFile::operator=(LogitsFile&& other) noexcept {
+  std::swap(file_, other.file_);
+  std::swap(folder_, other.folder_);
+  return *this;
+}
+
+LogitsFile::~LogitsFile() {
+  std::error_code ignored;
+  if (!folder_.empty()) fs::remove_all(folder_, ignored);
+}
+
+Status LogitsFile::keep(const std::string& request) {
+  std::error_code error;
+  const fs::path rows = fs::path(folder_) / request;
+  if (request.empty() || !fs::is_regular_file(rows, error))
+    return not_found("no logits were written for request " + request);
+  fs::rename(rows, file_, error);
+  if (error) return io_error("--logits " + file_ + ": " + error.message());
+  return {};
+}
+
+}  // namespace wisp::cli

@@ -1,0 +1,32 @@
+#include <CLI/CLI.hpp>
+
+#include "services/cli/commands.hpp"
+#include "services/cli/convert.hpp"
+#include "services/cli/synth.hpp"
+#include "services/cli/verify.hpp"
+
+/// `wisp`: the command people type. Holds no logic: each subcommand calls the libraries beneath.
+int main(int argc, char** argv) {
+  CLI::App app{"WISP runs Mixture-of-Experts models that are larger than memory by streaming experts from the drive.",
+               "wisp"};
+  const std::string version = "wisp " WISP_VERSION;
+  app.set_version_flag("--version", version);
+  app.require_subcommand(1);
+  int exit_code = 0;
+  wisp::cli::add_run(app, exit_code);
+  wisp::cli::add_chat(app, exit_code);
+  wisp::cli::add_serve(app, exit_code);
+  wisp::cli::add_stat(app, exit_code);
+  wisp::cli::add_convert(app, exit_code);
+  wisp::cli::add_verify(app, exit_code);
+  wisp::cli::add_synth(app, exit_code);
+  for (CLI::App* command : app.get_subcommands({}))
+    if (command->get_version_ptr() == nullptr) command->set_version_flag("--version", version);
+  app.footer("wisp COMMAND --help explains a command. Begin with: wisp convert, wisp run.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  return exit_code;
+}

@@ -1,0 +1,162 @@
+#include "services/cli/pipeline.hpp"
+
+#include <chrono>
+#include <filesystem>
+
+#include "model/convert.hpp"
+#include "services/cli/model_progress.hpp"
+
+namespace wisp::cli {
+
+namespace fs = std::filesystem;
+
+void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
+  plan::RunOptions& o = f.options;
+  c.add_option("MODEL", o.model, "Folder made by `wisp convert`")->required();
+  const char* const group = "Memory and machine";
+  c.add_option("--ram", f.ram, "Memory for everything, as in 512M or 8G (default: 70 % of what is free)")->group(group);
+  c.add_option("--experts-ram", f.experts_ram, "Memory for experts alone")->group(group);
+  c.add_option("--ctx", o.ctx, "Tokens of context (default: the model's, at most 8192)")->group(group);
+  c.add_option("--parallel", o.parallel, "Requests computed at a time")->capture_default_str()->group(group);
+  c.add_option("--prompt-chunk", o.prompt_chunk, "Prompt tokens computed in one step (default: as memory allows)")
+      ->group(group);
+  c.add_option("--threads", o.threads, "Threads that compute (default: the cores this process may use)")->group(group);
+  c.add_option("--profile", o.profile, "Numerics: exact (default: the model's)")->group(group);
+  c.add_option("--topology", o.topology, "full: a process per stage; solo: one process")
+      ->check(CLI::IsMember({"full", "solo"}))
+      ->capture_default_str()
+      ->group(group);
+  c.add_option("--io", o.io, "How the drive is read: auto, uring, pread (ghost: for tests)")
+      ->check(CLI::IsMember({"auto", "uring", "pread", "ghost"}))
+      ->capture_default_str()
+      ->group(group);
+  c.add_flag("--no-check", f.no_check, "Do not verify the checksum of each expert read")->group(group);
+  c.add_option("--log-level", o.log_level, "What the stages say on stderr: debug, info, warn, error")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
+      ->default_val("warn")
+      ->group(group);
+  c.add_flag("-v,--verbose", f.verbose, "Show where the memory goes")->group(group);
+}
+
+void add_sampling_flags(CLI::App& c, Sampling& s) {
+  const char* const group = "Sampling (default: what the model's publisher recommends)";
+  c.add_option("-n,--max-tokens", s.max_tokens, "Tokens of an answer (default: all the room left)")->group(group);
+  c.add_flag("--ignore-eos", s.ignore_eos, "Write on past the end-of-text token")->group(group);
+  c.add_option("--temp", s.temperature, "Temperature; 0 takes the likeliest token")->group(group);
+  c.add_option("--top-k", s.top_k, "Draw from the k likeliest tokens; 0 = off")->group(group);
+  c.add_option("--top-p", s.top_p, "Draw from the likeliest tokens that hold this share")->group(group);
+  c.add_option("--min-p", s.min_p, "Leave out tokens below this share of the likeliest")->group(group);
+  c.add_option("--seed", s.seed, "Makes a drawn answer repeatable")->group(group);
+}
+
+namespace {
+
+Error not_converted(const std::string& folder) {
+  auto estimate = model::estimate(folder);
+  if (!estimate.ok()) return std::move(estimate).error().within(folder + " is a Hugging Face checkpoint, but");
+  fs::path source = fs::path(folder).lexically_normal();
+  if (!source.has_filename()) source = source.parent_path();
+  const std::string destination = source.string() + "-wisp";
+  std::error_code error;
+  const fs::path parent = source.has_parent_path() ? source.parent_path() : fs::path(".");
+  const fs::space_info space = fs::space(parent, error);
+  std::string text = folder + " is a Hugging Face checkpoint, not a WISP model folder. Convert it once:\n\n    wisp convert " +
+                     source.string() + " " + destination + "\n\nThat writes " +
+                     show_bytes(static_cast<double>(estimate->bytes));
+  if (!error) text += "; " + show_bytes(static_cast<double>(space.available)) + " are free in " + parent.string();
+  return not_found(text + ".");
+}
+
+Result<std::uint64_t> size_flag(const char* flag, const std::string& text) {
+  if (text.empty()) return std::uint64_t{0};
+  auto size = plan::parse_size(text);
+  if (!size.ok()) return std::move(size).error().within(flag);
+  if (*size == 0) return invalid(std::string(flag) + " must be larger than 0");
+  return size;
+}
+
+}  // namespace
+
+Result<OpenModel> open_model(const std::string& folder) {
+  if (!model::is_wisp_folder(folder) && model::is_hf_folder(folder)) return not_converted(folder);
+  WISP_ASSIGN(model::Manifest manifest, model::load_manifest(folder));
+  std::error_code error;
+  const bool tokenizer = fs::exists(fs::path(folder) / "tokenizer.json", error);
+  return OpenModel{std::move(manifest), tokenizer};
+}
+
+Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const PipelineFlags& flags, Console& console,
+                                                  Interrupts& interrupts) {
+  plan::RunOptions options = flags.options;
+  WISP_ASSIGN(options.ram, size_flag("--ram", flags.ram));
+  WISP_ASSIGN(options.experts_ram, size_flag("--experts-ram", flags.experts_ram));
+  options.check_experts = !flags.no_check;
+  options.text = model.has_tokenizer;
+  std::error_code error;
+  // The launcher and the stages may run elsewhere.
+  if (const fs::path absolute = fs::absolute(options.model, error); !error) options.model = absolute.string();
+
+  std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
+  WISP_ASSIGN(p->plan_, plan::make_plan(model.manifest, options, plan::available_memory()));
+  const std::string budget = plan::describe(p->plan_);
+  console.print(flags.verbose ? budget : budget.substr(0, budget.find('\n') + 1));
+  console.progress("loading " + p->plan_.model_name + " ...");
+  WISP_ASSIGN(p->session_,
+              Session::start(p->plan_, interrupts, [&console](const std::string& line) { console.notice(line); }));
+  return p;
+}
+
+Status Pipeline::check() {
+  WISP_TRY(session_->check());
+  const auto state = RunState::open(session_->ready().run_dir);
+  // A launcher that is busy or held says nothing about the run.
+  if (!state.ok()) return {};
+  if (const auto reason = state->given_up()) return unavailable(*reason);
+  return {};
+}
+
+StreamWorld Pipeline::world() {
+  StreamWorld w;
+  w.check = [this] { return check(); };
+  w.watches = {{[this] { return interrupts_.fd(); }, [this] { return !interrupts_.came(); }}, session_->events()};
+  return w;
+}
+
+RunFigures Pipeline::figures() const {
+  const auto state = RunState::open(session_->ready().run_dir);
+  if (state.ok()) return figures_of(*state);
+  console_.notice("the run's counters are gone: " + state.error().text);
+  RunFigures f;
+  f.slots = plan_.slots;
+  f.experts = plan_.expert_extents;
+  f.ram_budget_bytes = plan_.ram_budget;
+  f.profile = plan_.profile;
+  return f;
+}
+
+void show_comment(Console& console, std::string_view text) {
+  if (text.starts_with("prompt ")) return console.progress(std::string(text));
+  if (!text.starts_with("wisp ")) return;
+  // Deaths and returns are told by the launcher, also when it is the gateway that died.
+  const bool told = text.find(" stopped (") != std::string_view::npos || text.ends_with(" is back");
+  if (!told) console.notice(std::string(text.substr(5)));
+}
+
+void explain_end(Console& console, const Answer& a, const Sampling& s, const plan::RunPlan& plan) {
+  if (a.finish_reason == "cancelled") console.notice("the answer was stopped");
+  if (a.finish_reason != "length") return;
+  const bool by_flag = s.max_tokens && a.completion_tokens >= *s.max_tokens;
+  if (by_flag)
+    console.notice("the answer was cut after " + std::to_string(a.completion_tokens) +
+                   " tokens; a larger -n (--max-tokens) lets it go on");
+  else
+    console.notice("the answer was cut because the context of " + std::to_string(plan.ctx) +
+                   " tokens is full; a larger --ctx makes room, where the model allows it");
+}
+
+int report(const char* command, const Error& error) {
+  std::fprintf(stderr, "wisp %s: %s\n", command, error.text.c_str());
+  return 1;
+}
+
+}  // namespace wisp::cli

@@ -1,0 +1,54 @@
+#include "services/cli/synth.hpp"
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+
+#include "model/synth.hpp"
+#include "services/cli/model_progress.hpp"
+
+namespace wisp::cli {
+namespace {
+
+int run(const model::SynthOptions& options) {
+  ByteProgress progress("writing");
+  const auto report = model::synth(options, std::ref(progress));
+  progress.clear();
+  if (!report.ok()) {
+    std::fprintf(stderr, "wisp synth: %s\n", report.error().text.c_str());
+    return 1;
+  }
+  std::fprintf(stderr, "%s: random weights, %llu experts of %s, %s in %.1f s\n", options.destination.c_str(),
+               static_cast<unsigned long long>(report->experts),
+               show_bytes(static_cast<double>(report->stride)).c_str(),
+               show_bytes(static_cast<double>(report->bytes)).c_str(), report->seconds);
+  return 0;
+}
+
+}  // namespace
+
+void add_synth(CLI::App& app, int& exit_code) {
+  CLI::App* sub = app.add_subcommand("synth", "Write a random model in the shape of a real one, for measurements");
+  const auto o = std::make_shared<model::SynthOptions>();
+  sub->add_option("DST", o->destination, "The model folder to make")->required();
+  sub->add_option("--like", o->like, "The shape to start from")
+      ->check(CLI::IsMember(model::synth_shapes()))
+      ->capture_default_str();
+  sub->add_option("--layers", o->layers, "Decoder layers");
+  sub->add_option("--hidden", o->hidden, "Hidden size");
+  sub->add_option("--heads", o->heads, "Attention heads");
+  sub->add_option("--kv-heads", o->kv_heads, "Key and value heads");
+  sub->add_option("--head-dim", o->head_dim, "Entries of a head");
+  sub->add_option("--experts", o->experts, "Experts in a layer");
+  sub->add_option("--top-k", o->top_k, "Experts chosen for a token");
+  sub->add_option("--width", o->width, "Intermediate size of an expert");
+  sub->add_option("--vocab", o->vocab, "Rows of the embedding");
+  sub->add_option("--max-positions", o->max_positions, "Longest context");
+  sub->add_option("--expert-format", o->expert_format, "int4, bf16 or f32")->capture_default_str();
+  sub->add_option("--group", o->group, "Columns to a scale of int4: 32, 64 or 128")->capture_default_str();
+  sub->add_option("--seed", o->seed, "The same seed gives the same bytes")->capture_default_str();
+  sub->add_flag("--force", o->force, "Replace DST if it is a WISP model folder");
+  sub->callback([o, &exit_code] { exit_code = run(*o); });
+}
+
+}  // namespace wisp::cli

@@ -1,0 +1,35 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "services/cli/answer.hpp"
+#include "services/cli/run_state.hpp"
+
+namespace wisp::cli {
+
+/// What the run's counters say beside an answer.
+struct RunFigures {
+  std::uint32_t slots = 0;
+  std::uint32_t experts = 0;
+  std::uint64_t accesses = 0;  ///< experts of decode touches
+  std::uint64_t hits = 0;
+  std::uint64_t expert_bytes_read = 0;
+  std::uint64_t device_bytes_read = 0;
+  std::uint64_t ram_budget_bytes = 0;
+  std::uint64_t ram_peak_bytes = 0;
+  std::string profile;
+
+  /// hits / accesses; nothing where no expert was asked for.
+  std::optional<double> hit_rate() const;
+  /// The same with only what was counted after `before`.
+  RunFigures since(const RunFigures& before) const;
+};
+RunFigures figures_of(const RunState& state);
+
+/// The final table, in words that need no manual.
+std::string table(const Answer& answer, const RunFigures& figures);
+/// The object of `wisp run --json`, one line without its end.
+std::string json_line(const Answer& answer, const RunFigures& figures);
+
+}  // namespace wisp::cli

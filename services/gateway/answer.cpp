@@ -1,0 +1,116 @@
+#include "services/gateway/answer.hpp"
+
+#include <algorithm>
+
+namespace wisp::gateway {
+
+using shm::Finish;
+
+namespace {
+/// Tokens read from the journal at once.
+constexpr std::uint32_t kWindow = 64;
+}  // namespace
+
+Answer::Answer(std::uint64_t request, AnswerShape shape, bool streams, TokenBytes bytes,
+               std::optional<std::uint64_t> received)
+    : request_(request),
+      shape_(std::move(shape)),
+      streams_(streams),
+      bytes_(std::move(bytes)),
+      received_(received) {}
+
+bool Answer::open(const JournalReader& journal, std::string& out) {
+  const auto params = journal.params(*record_, request_);
+  if (!params) return false;
+  params_ = *params;
+  if (!streams_) {
+    text_.emplace(shape_.stop, params_, bytes_);
+    return true;
+  }
+  events_.emplace(shape_, request_, params_, bytes_, received_);
+  events_->begin(out);
+  return true;
+}
+
+bool Answer::look(const JournalReader& journal) {
+  if (finished_) return true;
+  const auto state = journal.state(*record_, request_);
+  if (!state) return false;
+  if (state->commit.finish != Finish::kNone) {
+    const auto error = journal.error(*record_, request_);
+    std::vector<std::uint32_t> rest;
+    if (!error || !journal.tokens(*record_, request_, taken_, std::max(taken_, state->commit.length), rest)) return false;
+    record_error_ = *error;
+    window_ = std::move(rest);
+    window_from_ = taken_;
+    finished_ = true;
+  }
+  seen_ = *state;
+  return true;
+}
+
+bool Answer::next_token(const JournalReader& journal, std::uint32_t& token) {
+  if (taken_ - window_from_ >= window_.size()) {
+    window_.clear();
+    window_from_ = taken_;
+    if (!journal.tokens(*record_, request_, taken_, std::min(seen_.commit.length, taken_ + kWindow), window_)) return false;
+  }
+  token = window_[taken_ - window_from_];
+  return true;
+}
+
+void Answer::take(std::uint32_t token, std::string& out) {
+  ++taken_;
+  if (streams_) return events_->token(token, out);
+  content_ += text_->push(token);
+  if (shape_.token_ids) ids_.push_back(token);
+}
+
+Answer::Step Answer::end(std::string& out) {
+  const Finish finish = stopped() ? Finish::kStopString : seen_.commit.finish;
+  if (streams_) {
+    events_->end(finish, record_error_, out);
+    return Step::kEnd;
+  }
+  if (finish == Finish::kCancelled || finish == Finish::kError) {
+    error_ = finish_error(finish, record_error_);
+    return Step::kFailed;
+  }
+  content_ += text_->flush();
+  out += answer_body({shape_.endpoint, request_, params_.created_s, shape_.model}, content_,
+                     finish_reason(finish, stopped()), {params_.prompt_tokens, taken_, params_.seed},
+                     shape_.token_ids ? &ids_ : nullptr);
+  return Step::kEnd;
+}
+
+Answer::Step Answer::advance(const JournalReader& journal, std::size_t batch, std::string& out) {
+  if (!record_) {
+    record_ = journal.find(request_);
+    if (!record_) return Step::kUnopened;
+    if (!open(journal, out)) return Step::kLost;
+  }
+  if (!look(journal)) return Step::kLost;
+  while (out.size() < batch && taken_ < seen_.commit.length && !stopped()) {
+    std::uint32_t token = 0;
+    if (!next_token(journal, token)) return Step::kLost;
+    take(token, out);
+  }
+  const bool all = stopped() || (finished_ && taken_ >= seen_.commit.length);
+  if (all && out.size() < batch) return end(out);
+  return out.empty() ? Step::kNothing : Step::kBytes;
+}
+
+bool Answer::has_news(const JournalReader& journal) const {
+  if (!record_) return journal.find(request_).has_value();
+  if (finished_) return true;
+  const auto state = journal.state(*record_, request_);
+  return !state || state->commit.length != seen_.commit.length || state->commit.finish != seen_.commit.finish;
+}
+
+void Answer::fail(const ApiError& error, std::string& out) {
+  if (events_) return events_->fail(error, out);
+  // The record was never seen: the error is the stream's only event.
+  out += "id: " + std::to_string(request_) + "/1\ndata: " + error_body(error) + "\n\n";
+}
+
+}  // namespace wisp::gateway

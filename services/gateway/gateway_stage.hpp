@@ -1,0 +1,13 @@
+#pragma once
+#include <memory>
+
+#include "base/result.hpp"
+#include "service/stage.hpp"
+
+namespace wisp::gateway {
+
+/// Makes the gateway: reads the model's tokenizer and listens on the inherited sockets. Errors: those of the
+/// manifest and the tokenizer; kUnavailable where no socket was inherited.
+Result<std::unique_ptr<service::Stage>> make_gateway(service::StageContext& ctx);
+
+}  // namespace wisp::gateway

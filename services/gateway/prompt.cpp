@@ -1,0 +1,114 @@
+#include "services/gateway/prompt.hpp"
+
+#include "model/json.hpp"
+#include "services/gateway/text/chat_template.hpp"
+
+namespace wisp::gateway {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+/// The text of a file that may be absent.
+Result<std::optional<std::string>> read_optional(const std::string& path, std::uint64_t max_bytes) {
+  auto text = model::read_text_file(path, max_bytes);
+  if (text.ok()) return std::optional<std::string>(std::move(*text));
+  if (text.error().code == ErrorCode::kNotFound) return std::optional<std::string>();
+  return std::move(text).error();
+}
+
+/// What went wrong with a prompt, as the client's fault or ours.
+ApiError prompt_error(const Error& e, const char* field) {
+  switch (e.code) {
+    case ErrorCode::kInvalid:
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kExhausted: return bad_field(field, e.text);
+    case ErrorCode::kUnavailable: return {503, e.text, "", "unavailable", 1};
+    case ErrorCode::kNotFound:
+    case ErrorCode::kIo:
+    case ErrorCode::kCorrupt: break;
+  }
+  return {500, e.text, "", "", 0};
+}
+
+constexpr const char* kNoTokenizer =
+    "this model's folder has no tokenizer.json, so only /v1/completions with a prompt of token ids works";
+}  // namespace
+
+Status PromptMaker::load(const std::string& folder) {
+  WISP_ASSIGN(const auto text, read_optional(folder + "/tokenizer.json", text::Tokenizer::kMaxJsonBytes));
+  if (!text) return {};
+  auto tokenizer = text::Tokenizer::load(*text);
+  if (!tokenizer.ok()) return std::move(tokenizer).error().within(folder + "/tokenizer.json");
+  tokenizer_ = std::move(*tokenizer);
+  WISP_TRY(load_config(folder));
+  return load_template(folder);
+}
+
+Status PromptMaker::load_config(const std::string& folder) {
+  for (const char* name : {"/special_tokens_map.json", "/tokenizer_config.json"}) {
+    WISP_ASSIGN(const auto text, read_optional(folder + name, model::kMaxJsonBytes));
+    if (!text) continue;
+    // The depth check of the shared parser comes first; this one keeps the order of keys.
+    WISP_TRY(model::parse_json_object(*text, folder + name));
+    note_special(Json::parse(*text, nullptr, false));
+  }
+  return {};
+}
+
+void PromptMaker::note_special(const Json& config) {
+  for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token", "cls_token", "sep_token"}) {
+    const auto it = config.find(key);
+    if (it == config.end()) continue;
+    if (it->is_string()) special_tokens_[key] = *it;
+    if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) special_tokens_[key] = (*it)["content"];
+  }
+  const auto add = config.find("add_bos_token");
+  const auto bos = special_tokens_.find("bos_token");
+  if (add != config.end() && add->is_boolean() && add->get<bool>() && bos != special_tokens_.end())
+    bos_ = tokenizer_->id_of(bos->get_ref<const std::string&>());
+  const auto own = config.find("chat_template");
+  if (own != config.end() && own->is_string()) chat_template_ = own->get<std::string>();
+}
+
+Status PromptMaker::load_template(const std::string& folder) {
+  WISP_ASSIGN(auto text, read_optional(folder + "/chat_template.jinja", model::kMaxJsonBytes));
+  if (text) chat_template_ = std::move(*text);
+  return {};
+}
+
+ApiResult<std::vector<std::uint32_t>> PromptMaker::ids_of(const ApiRequest& request) {
+  if (request.endpoint == Endpoint::kChat) return chat_ids(request);
+  if (request.prompt) return text_ids(*request.prompt);
+  return request.prompt_ids;
+}
+
+ApiResult<std::vector<std::uint32_t>> PromptMaker::text_ids(const std::string& text) {
+  if (!tokenizer_) return bad_field("prompt", kNoTokenizer);
+  auto ids = tokenizer_->encode(text, true);
+  if (!ids.ok()) return prompt_error(ids.error(), "prompt");
+  if (bos_ && (ids->empty() || ids->front() != *bos_)) ids->insert(ids->begin(), *bos_);
+  return std::move(*ids);
+}
+
+ApiResult<std::vector<std::uint32_t>> PromptMaker::chat_ids(const ApiRequest& request) {
+  if (!tokenizer_) return bad_field("messages", kNoTokenizer);
+  if (chat_template_.empty())
+    return bad_field("messages", "this model has no chat template; use /v1/completions with a prompt");
+  text::ChatInput input;
+  input.messages = request.messages;
+  if (request.template_extra.is_object()) input.kwargs = request.template_extra;
+  input.special_tokens = special_tokens_;
+  const pid_t before = helper_.pid();
+  auto ids = text::render_and_encode(*tokenizer_, helper_, chat_template_, input);
+  // Not the first start: a helper that died, between two requests or under this one.
+  if (helper_.pid() != before && helper_pid_ != -1) ++restarts_;
+  if (helper_.pid() != -1) helper_pid_ = helper_.pid();
+  if (!ids.ok()) return prompt_error(ids.error(), "messages");
+  return std::move(*ids);
+}
+
+std::string_view PromptMaker::bytes(std::uint32_t id) const {
+  return tokenizer_ ? tokenizer_->piece_bytes(id) : std::string_view();
+}
+
+}  // namespace wisp::gateway

@@ -1,0 +1,54 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace wisp::text {
+
+/// Working memory of Bpe::encode, kept between pieces so that most need no allocation.
+struct BpeScratch {
+  struct Symbol {
+    std::uint32_t id;
+    std::uint32_t previous, next;  // positions; kNone at the ends; a merged-away symbol has next == kGone
+  };
+  struct Candidate {
+    std::uint64_t order;  // rank << 32 | position: the smallest is merged next
+    std::uint32_t left, right;
+  };
+  std::vector<Symbol> symbols;
+  std::vector<Candidate> heap;
+};
+
+/// Byte-pair merges over token ids.
+class Bpe {
+ public:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+
+  Bpe() { byte_ids_.fill(kNone); }
+
+  void set_byte(std::uint8_t byte, std::uint32_t id) { byte_ids_[byte] = id; }
+  std::uint32_t byte_id(std::uint8_t byte) const { return byte_ids_[byte]; }
+
+  /// Room for `count` merges; call once, before add_merge.
+  void reserve(std::size_t count);
+
+  /// `left` then `right` becomes `merged`; lower ranks first. A repeated pair takes the later rank.
+  void add_merge(std::uint32_t left, std::uint32_t right, std::uint32_t rank, std::uint32_t merged);
+
+  /// Appends the ids of `piece` (raw bytes, fewer than 2^31; each has a byte id). n log n.
+  void encode(std::string_view piece, BpeScratch& scratch, std::vector<std::uint32_t>& out) const;
+
+ private:
+  struct Entry {
+    std::uint32_t left = kNone, right = kNone, rank = 0, merged = 0;
+  };
+
+  const Entry* find(std::uint32_t left, std::uint32_t right) const;
+  std::size_t slot_of(std::uint32_t left, std::uint32_t right) const;
+
+  std::array<std::uint32_t, 256> byte_ids_{};
+  std::vector<Entry> table_;  // open addressing, a power of two, at most half full
+};
+
+}  // namespace wisp::text

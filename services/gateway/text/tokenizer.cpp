@@ -1,0 +1,127 @@
+#include "services/gateway/text/tokenizer.hpp"
+
+#include <new>
+#include <utility>
+
+#include "services/gateway/text/tokenizer_model.hpp"
+#include "services/gateway/text/unicode.hpp"
+#include "services/gateway/text/utf8_stream.hpp"
+
+namespace wisp::text {
+namespace {
+
+/// One encode call: scratch memory and the ids so far.
+class Encoder {
+ public:
+  explicit Encoder(const TokenizerModel& model) : model_(model) {}
+
+  /// Raw text: added tokens, then normalising, then added tokens again, then pieces.
+  Status raw(std::string_view text, bool parse_special) {
+    for (const Segment& segment : model_.raw.split(text, parse_special)) {
+      const std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
+      if (segment.id) {
+        ids_.push_back(*segment.id);
+      } else if (model_.nfc) {
+        WISP_ASSIGN(const std::string composed, nfc(part));
+        WISP_TRY(normalized(composed, parse_special));
+      } else {
+        WISP_TRY(normalized(part, parse_special));
+      }
+    }
+    return {};
+  }
+
+  std::vector<std::uint32_t> take() { return std::move(ids_); }
+
+ private:
+  Status normalized(std::string_view text, bool parse_special) {
+    for (const Segment& segment : model_.normalized.split(text, parse_special)) {
+      if (segment.id) {
+        ids_.push_back(*segment.id);
+        continue;
+      }
+      const std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
+      WISP_TRY(model_.pre_tokenizer.split(part, ranges_));
+      for (const PreTokenizer::Range& range : ranges_) piece(part.substr(range.begin, range.end - range.begin));
+    }
+    return {};
+  }
+
+  void piece(std::string_view bytes) {
+    if (model_.ignore_merges) {
+      const auto whole = model_.by_bytes.find(bytes);
+      if (whole != model_.by_bytes.end()) {
+        ids_.push_back(whole->second);
+        return;
+      }
+    }
+    model_.bpe.encode(bytes, scratch_, ids_);
+  }
+
+  const TokenizerModel& model_;
+  std::vector<PreTokenizer::Range> ranges_;
+  BpeScratch scratch_;
+  std::vector<std::uint32_t> ids_;
+};
+
+}  // namespace
+
+Result<Tokenizer> Tokenizer::load(std::string_view json) {
+  try {
+    auto model = std::make_shared<TokenizerModel>();
+    Status read = read_tokenizer_json(json, *model);
+    if (!read) return std::move(read).error().within("tokenizer.json");
+    return Tokenizer(std::move(model));
+  } catch (const std::bad_alloc&) {
+    return exhausted("tokenizer.json: no memory to hold it");
+  }
+}
+
+Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool parse_special) const {
+  if (text.size() > kMaxTextBytes) {
+    return invalid("text of " + std::to_string(text.size()) + " bytes, at most " + std::to_string(kMaxTextBytes) +
+                   " can be encoded at once");
+  }
+  const std::size_t broken = find_invalid_utf8(text);
+  if (broken != std::string_view::npos) return invalid("text is not UTF-8 at byte " + std::to_string(broken));
+  try {
+    Encoder encoder(*model_);
+    WISP_TRY(encoder.raw(text, parse_special));
+    return encoder.take();
+  } catch (const std::bad_alloc&) {
+    return exhausted("no memory to encode a text of " + std::to_string(text.size()) + " bytes");
+  }
+}
+
+std::vector<Segment> Tokenizer::split_control(std::string_view text) const { return model_->control.split(text, true); }
+
+std::optional<Segment> Tokenizer::control_at(std::string_view text, std::size_t begin) const {
+  return model_->control.at(text, begin);
+}
+
+std::string_view Tokenizer::piece_bytes(std::uint32_t id, bool with_special) const {
+  if (id >= model_->pieces.size()) return {};
+  const TokenizerModel::Piece& piece = model_->pieces[id];
+  return piece.special && !with_special ? std::string_view() : model_->piece(id);
+}
+
+bool Tokenizer::is_special(std::uint32_t id) const { return id < model_->pieces.size() && model_->pieces[id].special; }
+
+std::string Tokenizer::decode(const std::vector<std::uint32_t>& ids, bool skip_special) const {
+  Utf8Stream stream;
+  std::string out;
+  for (const std::uint32_t id : ids) out += stream.push(piece_bytes(id, !skip_special));
+  return out + stream.flush();
+}
+
+std::uint32_t Tokenizer::vocab_size() const { return static_cast<std::uint32_t>(model_->pieces.size()); }
+
+std::optional<std::uint32_t> Tokenizer::id_of(std::string_view added) const {
+  const auto it = model_->added_ids.find(added);
+  if (it == model_->added_ids.end()) return std::nullopt;
+  return it->second;
+}
+
+const std::vector<AddedToken>& Tokenizer::added_tokens() const { return model_->added; }
+
+}  // namespace wisp::text

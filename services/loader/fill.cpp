@@ -1,0 +1,96 @@
+#include <spdlog/spdlog.h>
+#include <xxhash.h>
+
+#include "service/crash_point.hpp"
+#include "services/loader/loader.hpp"
+
+namespace wisp::loader {
+
+using service::CrashPoint;
+using slab::SlotState;
+using slab::SlotWord;
+using stats::Counter;
+
+/// Gives slots to wants in order, as many as the drive has room for: a victim chosen later than needed is a victim
+/// that may still be hit, and fewer slots are lost to a dead loader's reads.
+bool LoaderStage::place_wants() {
+  bool placed = false;
+  while (!wants_.empty() && queue_->has_room()) {
+    const Want w = wants_.front();
+    if (policy_.slot_of(w.key)) {  // cannot be: want() looks first. Said twice, answered twice is the worst of it
+      wants_.pop_front();
+      want(w.key, w.needed);
+      continue;
+    }
+    const auto slot = take_slot();
+    if (!slot) return placed;
+    wants_.pop_front();
+    begin_fill(*slot, w.key, w.needed);
+    placed = true;
+  }
+  if (wants_.empty()) {
+    blocked_ = Blocked::kNo;
+    end_lease_wait();
+  }
+  return placed;
+}
+
+void LoaderStage::begin_fill(std::uint32_t slot, std::uint32_t key, bool needed) {
+  Slot& s = slots_[slot];
+  s = {State::kFilling, needed, false, key, SlotWord::next_generation(s.generation)};
+  policy_.insert(slot, key);
+  // The epoch first: a word that says FILLING is never read with the epoch of an earlier fill.
+  entry(slot).fill_epoch.store(ctx_.epoch(), std::memory_order_seq_cst);
+  store_word(slot, SlotState::kFilling);
+  service::crash_point(CrashPoint::kFillingStored);
+  const std::uint32_t layer = ring::layer_of(key);
+  const model::ExpertExtent& extent = manifest_.experts[layer].extents[ring::expert_of(key)];
+  queue_->add({&files_[layer_file_[layer]], extent.offset, dir_->stride, slab_ + slot * dir_->stride, slot});
+}
+
+/// All reads of the slot are over: READY and the answer, or FREE and the reason.
+void LoaderStage::finish_fill(std::uint32_t slot, std::optional<Error> error) {
+  Slot& s = slots_[slot];
+  WISP_CHECK(s.state == State::kFilling);
+  const std::uint64_t payload = manifest_.spec.expert.payload;
+  if (!error && ctx_.plan().options.check_experts) {
+    const auto& extent = manifest_.experts[ring::layer_of(s.key)].extents[ring::expert_of(s.key)];
+    if (XXH3_64bits(slab_ + slot * dir_->stride, payload) != extent.checksum) {
+      ctx_.desk()->add(Counter::kChecksumFailures);
+      error = corrupt(files_[layer_file_[ring::layer_of(s.key)]].path + ", offset " + std::to_string(extent.offset) +
+                      ", " + std::to_string(payload) + " bytes: they do not match their checksum");
+    }
+  }
+  if (error) return fail_fill(slot, std::move(*error));
+  service::crash_point(CrashPoint::kCqeBeforeReady);
+  entry(slot).bytes.store(static_cast<std::uint32_t>(payload), std::memory_order_relaxed);
+  s.state = State::kReady;
+  store_word(slot, SlotState::kReady);
+  dir_->index()[ring::layer_of(s.key) * dir_->experts + ring::expert_of(s.key)].store(slot + 1,
+                                                                                      std::memory_order_release);
+  service::crash_point(CrashPoint::kReadyBeforePublish);
+  if (s.needed) {
+    s.needed = false;
+    answer_ready(slot);
+  } else {
+    policy_.serve(s.key);
+  }
+}
+
+void LoaderStage::fail_fill(std::uint32_t slot, Error error) {
+  Slot& s = slots_[slot];
+  const std::uint32_t key = s.key;
+  const bool needed = s.needed;
+  ctx_.desk()->add(Counter::kReadFailures);
+  policy_.remove(slot);
+  s.state = State::kFree;
+  s.needed = false;
+  store_word(slot, SlotState::kFree);
+  const std::string text = "layer " + std::to_string(ring::layer_of(key)) + ", expert " +
+                           std::to_string(ring::expert_of(key)) + ": " + error.text +
+                           "; check the model with `wisp verify`";
+  spdlog::error("{}", text);
+  if (needed) answer_failed(key, text);
+}
+
+}  // namespace wisp::loader

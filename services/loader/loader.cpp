@@ -1,0 +1,204 @@
+#include "services/loader/loader.hpp"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <map>
+
+#include "services/loader/loader_stage.hpp"
+
+namespace wisp::loader {
+
+using service::StageContext;
+using shm::StageId;
+
+namespace {
+// A lease that is waited for ends with a ring, unless its reader dropped the answer without leasing; then time does.
+constexpr std::uint64_t kLookAgainNs = 10'000'000;
+
+std::string folder_path(const plan::RunPlan& plan, const std::string& file) {
+  return plan.options.model + "/" + file;
+}
+}  // namespace
+
+Result<std::unique_ptr<service::Stage>> make_loader(StageContext& ctx) {
+  LoaderParts parts;
+  if (::fcntl(service::fds::kTombstone, F_GETFD) >= 0) parts.tombstone.reset(service::fds::kTombstone);
+  WISP_ASSIGN(auto stage, LoaderStage::make(ctx, std::move(parts)));
+  return std::unique_ptr<service::Stage>(std::move(stage));
+}
+
+Result<std::unique_ptr<LoaderStage>> LoaderStage::make(StageContext& ctx, LoaderParts parts) {
+  auto manifest = model::load_manifest(ctx.plan().options.model);
+  if (!manifest.ok()) return std::move(manifest).error();
+  std::unique_ptr<LoaderStage> stage(new LoaderStage(ctx, std::move(*manifest)));
+  WISP_TRY(stage->check_plan());
+  WISP_TRY(stage->open_files());
+  WISP_TRY(stage->start(std::move(parts)));
+  return stage;
+}
+
+LoaderStage::LoaderStage(StageContext& ctx, model::Manifest manifest)
+    : ctx_(ctx),
+      manifest_(std::move(manifest)),
+      dir_(ctx.at().slab_dir),
+      slab_(ctx.at().slab),
+      policy_({dir_->slots, dir_->layers, dir_->experts, std::max(1u, manifest_.spec.router.top_k)}),
+      input_(ctx.consumer(shm::EdgeId::kComputeLoader)),
+      output_(ctx.producer(shm::EdgeId::kLoaderCompute)),
+      slots_(dir_->slots),
+      unread_generation_(dir_->slots, 0) {}
+
+Status LoaderStage::check_plan() const {
+  const auto differs = [&](const char* what, std::uint64_t model, std::uint64_t region) -> Status {
+    if (model == region) return {};
+    return invalid(ctx_.plan().options.model + ": the model has " + what + " " + std::to_string(model) +
+                   ", this run was laid out for " + std::to_string(region) +
+                   "; the folder was replaced under a running engine: start it again");
+  };
+  const model::ModelSpec& spec = manifest_.spec;
+  WISP_TRY(differs("layers", spec.layers.size(), dir_->layers));
+  WISP_TRY(differs("dense bytes", manifest_.dense_bytes, ctx_.plan().dense_bytes));
+  if (spec.expert_count() == 0) return {};
+  WISP_TRY(differs("experts per layer", spec.router.experts, dir_->experts));
+  WISP_TRY(differs("an expert stride of", spec.expert.stride, dir_->stride));
+  if (dir_->slots < 2) return exhausted("the plan has fewer than 2 expert slots; give more --ram");
+  return {};
+}
+
+Status LoaderStage::open_files() {
+  std::map<std::string, std::uint32_t> known;
+  layer_file_.assign(manifest_.experts.size(), 0);
+  for (std::size_t l = 0; l < manifest_.experts.size(); ++l) {
+    const std::string& name = manifest_.experts[l].file;
+    if (name.empty()) continue;
+    const auto [it, fresh] = known.try_emplace(name, static_cast<std::uint32_t>(files_.size()));
+    layer_file_[l] = it->second;
+    if (!fresh) continue;
+    WISP_ASSIGN(ModelFile file, open_model_file(folder_path(ctx_.plan(), name)));
+    files_.push_back(std::move(file));
+  }
+  return {};
+}
+
+Status LoaderStage::start(LoaderParts parts) {
+  const std::span<std::byte> slab(slab_, ctx_.plan().slab_bytes());
+  const std::span<std::byte> dense(ctx_.at().dense, manifest_.dense_bytes);
+  const bool dense_missing = dir_->dense_ready.load(std::memory_order_acquire) == 0;
+  bool direct = std::all_of(files_.begin(), files_.end(), [](const ModelFile& f) { return f.direct; });
+  if (dense_missing) {
+    WISP_ASSIGN(ModelFile file, open_model_file(folder_path(ctx_.plan(), manifest_.dense_file)));
+    direct = direct && file.direct;
+    dense_.emplace(manifest_, std::move(file), dense.data());
+  }
+  backend_ = std::move(parts.backend);
+  if (!backend_) {
+    BackendSetup setup{ctx_.plan().options.io, std::move(parts.tombstone), slab, dir_->stride, dir_, ctx_.epoch()};
+    WISP_ASSIGN(backend_, make_backend(std::move(setup)));
+  }
+  queue_.emplace(*backend_, *ctx_.desk());
+  rebuild();
+  lock_.add(dense);
+  lock_.add(slab);
+  board()->waits_for_lease.store(0, std::memory_order_seq_cst);
+  board()->backend.store(static_cast<std::uint32_t>(backend_->kind()), std::memory_order_relaxed);
+  board()->direct.store(direct ? 1 : 0, std::memory_order_relaxed);
+  board()->locked.store(0, std::memory_order_relaxed);
+  board()->reads_in_flight.store(0, std::memory_order_relaxed);
+  spdlog::info("loader epoch {}: {} slots of {} bytes, {} experts resident, {} slots draining, {} reads", ctx_.epoch(),
+               dir_->slots, dir_->stride, policy_.residents(), policy_.withdrawn(),
+               direct ? "direct" : "buffered");
+  return {};
+}
+
+void LoaderStage::store_word(std::uint32_t slot, slab::SlotState state) {
+  const Slot& s = slots_[slot];
+  const std::uint32_t key = state == slab::SlotState::kFree ? 0 : s.key;
+  entry(slot).word.store(slab::SlotWord{state, s.generation, key}.pack(), std::memory_order_seq_cst);
+}
+
+bool LoaderStage::poll() {
+  bool worked = follow_compute();
+  worked |= free_drained();
+  worked |= take_messages();
+  worked |= queue_->reap();
+  worked |= flush_answers();
+  worked |= place_wants();
+  worked |= step_dense();
+  // Before any checksum is computed: the drive has work while we do.
+  worked |= queue_->pump();
+  worked |= step_done();
+  if (!worked && lock_.has_work()) {
+    if (lock_.step()) board()->locked.store(1, std::memory_order_relaxed);
+    worked = true;
+  }
+  board()->reads_in_flight.store(queue_->in_flight(), std::memory_order_relaxed);
+  return worked;
+}
+
+bool LoaderStage::step_dense() {
+  if (!dense_) return false;
+  auto worked = dense_->step(*queue_);
+  if (!worked.ok()) ctx_.give_up(worked.error());
+  if (!dense_->finished()) return *worked;
+  dense_.reset();
+  dir_->dense_ready.store(1, std::memory_order_seq_cst);
+  spdlog::info("dense weights are in memory and checked, {} bytes", manifest_.dense_bytes);
+  ctx_.bell(StageId::kCompute).ring();
+  return true;
+}
+
+bool LoaderStage::step_done() {
+  auto done = queue_->take_done();
+  if (!done) return false;
+  if ((done->tag & kDenseTag) != 0) {
+    if (!dense_) return true;
+    if (Status s = dense_->on_done(std::move(*done)); !s.ok()) ctx_.give_up(s.error());
+    return true;
+  }
+  if (!done->error) {
+    ctx_.desk()->add(stats::Counter::kReads);
+    ctx_.desk()->add(stats::Counter::kExpertBytesRead, done->bytes);
+  }
+  finish_fill(static_cast<std::uint32_t>(done->tag), std::move(done->error));
+  return true;
+}
+
+bool LoaderStage::has_work() {
+  if (accepts_input() && !input_.empty()) return true;
+  if (queue_->has_done() || backend_->ready() || lock_.has_work()) return true;
+  if (dense_ && dense_->has_work(*queue_)) return true;
+  if (!answers_.empty() && output_.has_space(answers_.front().text.size())) return true;
+  if (ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire) != compute_epoch_) return true;
+  if (any_drained()) return true;
+  if (wants_.empty() || !queue_->has_room()) return false;
+  if (!lease_wait_) return blocked_ == Blocked::kNo;
+  look_at_answers();
+  return reader_of(*lease_wait_) != Reader::kCompute;
+}
+
+void LoaderStage::sleep(StageContext& ctx) {
+  using shm::WaitFor;
+  WaitFor why = WaitFor::kWork;
+  std::uint64_t detail = 0;
+  std::uint64_t timeout = ~0ULL;
+  if (!answers_.empty()) {
+    why = WaitFor::kRingSpace;
+    detail = shm::index(shm::EdgeId::kLoaderCompute);
+  } else if (lease_wait_) {
+    why = WaitFor::kLease;
+    detail = *lease_wait_;
+  } else if (queue_->in_flight() > 0) {
+    why = WaitFor::kDrive;
+    detail = queue_->in_flight();
+  } else if (!draining_.empty()) {
+    why = WaitFor::kTombstone;
+    detail = entry(draining_.front()).fill_epoch.load(std::memory_order_relaxed);
+  }
+  if (lease_wait_ || blocked_ == Blocked::kByOthers) timeout = kLookAgainNs;
+  std::vector<pollfd> extra{{backend_->poll_fd(), POLLIN, 0}};
+  ctx.sleep(why, detail, [this] { return has_work(); }, &extra, timeout);
+}
+
+}  // namespace wisp::loader

@@ -1,0 +1,141 @@
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/manifest.hpp"
+#include "ring/messages.hpp"
+#include "service/stage.hpp"
+#include "services/loader/cache_policy.hpp"
+#include "services/loader/dense_load.hpp"
+#include "services/loader/io_backend.hpp"
+#include "services/loader/memory_lock.hpp"
+#include "services/loader/read_queue.hpp"
+#include "slab/lease.hpp"
+
+namespace wisp::loader {
+
+/// What a test gives instead of the inherited descriptor and the backend of the options.
+struct LoaderParts {
+  Fd tombstone;
+  std::unique_ptr<IoBackend> backend;
+};
+
+/// The stage. The only writer of `slab`, `dense`, `slabdir` and its desk. All its tables are derived: a successor
+/// rebuilds them from the slot words, and compute repeats the open touch. One thread.
+///
+/// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases · drain.cpp
+/// what a dead loader left.
+class LoaderStage : public service::Stage {
+ public:
+  /// Checks the model against the plan, takes the slots over and opens the backend. `ctx` outlives the stage.
+  static Result<std::unique_ptr<LoaderStage>> make(service::StageContext& ctx, LoaderParts parts);
+
+  bool poll() override;
+  bool has_work() override;
+  void sleep(service::StageContext& ctx) override;
+
+ private:
+  enum class State : std::uint8_t { kFree, kFilling, kReady, kDraining };
+  /// What this life knows of a slot. Key and generation repeat the slot word.
+  struct Slot {
+    State state = State::kFree;
+    bool needed = false;          ///< an answer is due when it is READY
+    bool answer_pending = false;  ///< READY, but edge 6 was full: not to be evicted
+    std::uint32_t key = 0;
+    std::uint32_t generation = 0;
+  };
+  /// An expert to be read that has no slot yet.
+  struct Want {
+    std::uint32_t key = 0;
+    bool needed = false;
+  };
+  struct Answer {
+    ring::Kind kind = ring::Kind::kSlotReady;
+    std::uint32_t key = 0;
+    std::uint32_t slot = 0;
+    std::uint32_t generation = 0;
+    std::string text;
+  };
+  /// Why the first want has no slot.
+  enum class Blocked : std::uint8_t { kNo, kByFills, kByDraining, kByLease, kByOthers };
+  enum class Reader : std::uint8_t { kNone, kCompute, kOther };
+
+  LoaderStage(service::StageContext& ctx, model::Manifest manifest);
+
+  // loader.cpp
+  Status check_plan() const;
+  Status open_files();
+  Status start(LoaderParts parts);
+  bool step_dense();
+  bool step_done();
+  slab::SlotEntry& entry(std::uint32_t slot) { return dir_->entries()[slot]; }
+  shm::LoaderBoard* board() { return shm::extra_of<shm::LoaderBoard>(ctx_.desk()); }
+  void store_word(std::uint32_t slot, slab::SlotState state);
+
+  // messages.cpp
+  bool accepts_input() const;
+  bool follow_compute();
+  bool take_messages();
+  void on_touch(const ring::Descriptor& d);
+  std::vector<ring::TouchMember> members_of(const ring::Descriptor& d, std::uint32_t layer);
+  void on_need(std::uint32_t key);
+  void want(std::uint32_t key, bool needed);
+  void answer_ready(std::uint32_t slot);
+  void answer_failed(std::uint32_t key, const std::string& text);
+  void send(Answer a);
+  bool publish(const Answer& a);
+  bool flush_answers();
+  bool key_valid(std::uint32_t key) const;
+
+  // fill.cpp
+  bool place_wants();
+  void begin_fill(std::uint32_t slot, std::uint32_t key, bool needed);
+  void finish_fill(std::uint32_t slot, std::optional<Error> error);
+  void fail_fill(std::uint32_t slot, Error error);
+
+  // evict.cpp
+  std::optional<std::uint32_t> take_slot();
+  bool evict(std::uint32_t slot);
+  void look_at_answers();
+  Reader reader_of(std::uint32_t slot) const;
+  bool leased_in(shm::StageId stage, std::uint32_t slot) const;
+  bool answer_unread(std::uint32_t slot) const;
+  bool wait_for_lease(std::uint32_t slot);
+  void end_lease_wait();
+
+  // drain.cpp
+  void rebuild();
+  void take_over(std::uint32_t slot);
+  bool free_drained();
+  bool any_drained() const;
+
+  service::StageContext& ctx_;
+  const model::Manifest manifest_;
+  slab::SlabDir* const dir_;
+  std::byte* const slab_;
+  CachePolicy policy_;
+  ring::Consumer input_;
+  ring::Producer output_;
+  std::vector<ModelFile> files_;            // one per distinct name
+  std::vector<std::uint32_t> layer_file_;   // [layers], index into files_
+  std::optional<DenseLoad> dense_;          // until `dense` is filled
+  std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
+  std::optional<ReadQueue> queue_;
+  MemoryLock lock_;
+
+  std::vector<Slot> slots_;
+  std::deque<Want> wants_;                  // in set order, touch after touch
+  std::deque<Answer> answers_;              // edge 6 was full
+  std::vector<std::uint32_t> draining_;
+  std::vector<std::uint32_t> unread_generation_;  // [slots]: generation named by an unread answer; see look_at_answers
+  std::vector<std::uint32_t> unread_slots_;
+  Blocked blocked_ = Blocked::kNo;
+  std::optional<std::uint32_t> lease_wait_;  // slot
+  std::uint32_t compute_epoch_ = 0;
+};
+
+}  // namespace wisp::loader

@@ -1,0 +1,14 @@
+#pragma once
+#include <memory>
+
+#include "base/result.hpp"
+#include "service/stage.hpp"
+
+namespace wisp::loader {
+
+/// The loader of this process's epoch, as a host starts it: takes over slots, opens the model, and owns the tombstone
+/// descriptor (fds::kTombstone) where there is one. Errors name the file and the way out; kIo, kUnavailable and
+/// kExhausted may pass at the next start.
+Result<std::unique_ptr<service::Stage>> make_loader(service::StageContext& ctx);
+
+}  // namespace wisp::loader

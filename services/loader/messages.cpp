@@ -1,0 +1,172 @@
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "services/loader/loader.hpp"
+
+namespace wisp::loader {
+
+using shm::StageId;
+using stats::Counter;
+
+namespace {
+constexpr int kMessagesAtOnce = 64;
+// A peer that asks without end is held back by its own ring, not by our memory.
+constexpr std::size_t kMaxWants = 65536;
+constexpr std::size_t kMaxAnswers = 65536;
+constexpr std::size_t kMaxErrorText = 480;
+}  // namespace
+
+bool LoaderStage::accepts_input() const { return wants_.size() < kMaxWants && answers_.size() < kMaxAnswers; }
+
+bool LoaderStage::key_valid(std::uint32_t key) const {
+  const std::uint32_t layer = ring::layer_of(key);
+  return policy_.valid(key) && layer < manifest_.experts.size() && !manifest_.experts[layer].file.empty() &&
+         ring::expert_of(key) < manifest_.experts[layer].extents.size();
+}
+
+/// Drops what only the last life of compute waited for. A new one repeats its open touch.
+bool LoaderStage::follow_compute() {
+  const std::uint32_t epoch = ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire);
+  if (epoch == compute_epoch_) return false;
+  if (compute_epoch_ != 0) {
+    spdlog::info("compute is now epoch {}: open needs of epoch {} are dropped", epoch, compute_epoch_);
+    wants_.clear();
+    answers_.clear();
+    for (Slot& s : slots_) s.needed = s.answer_pending = false;
+    policy_.admit(0, 0, {}, false);
+    end_lease_wait();
+  }
+  compute_epoch_ = epoch;
+  return true;
+}
+
+bool LoaderStage::take_messages() {
+  int taken = 0;
+  for (; taken < kMessagesAtOnce && accepts_input(); ++taken) {
+    const ring::Descriptor* d = input_.front();
+    if (d == nullptr) break;
+    // Compute attaches before it publishes: who sees its message sees its epoch.
+    follow_compute();
+    switch (d->kind) {
+      case ring::Kind::kTouch: on_touch(*d); break;
+      case ring::Kind::kNeed: on_need(d->key); break;
+      default: spdlog::warn("message of kind {} on the edge from compute is ignored", static_cast<int>(d->kind));
+    }
+    input_.pop();
+  }
+  return taken > 0;
+}
+
+std::vector<ring::TouchMember> LoaderStage::members_of(const ring::Descriptor& d, std::uint32_t layer) {
+  const auto payload = input_.payload(d);
+  std::vector<ring::TouchMember> members(payload.size() / sizeof(ring::TouchMember));
+  if (!members.empty()) std::memcpy(members.data(), payload.data(), members.size() * sizeof(ring::TouchMember));
+  std::erase_if(members, [&](const ring::TouchMember& m) {
+    const std::uint32_t key = ring::expert_key(layer, m.expert);
+    if (key_valid(key)) return false;
+    if (m.needs != 0)
+      answer_failed(key, "layer " + std::to_string(layer) + " has no expert " + std::to_string(m.expert));
+    return true;
+  });
+  return members;
+}
+
+void LoaderStage::on_touch(const ring::Descriptor& d) {
+  const std::uint32_t layer = ring::layer_of(d.key);
+  const bool again = (d.flags & ring::kTouchAgain) != 0;
+  if (again) {
+    // The whole of what its sender still waits for: it replaces what was open.
+    wants_.clear();
+    answers_.clear();
+    for (Slot& s : slots_) s.needed = s.answer_pending = false;
+  }
+  const std::vector<ring::TouchMember> members = members_of(d, layer);
+  std::vector<CachePolicy::Member> set;
+  set.reserve(members.size());
+  for (const auto& m : members) set.push_back({ring::expert_key(layer, m.expert), m.rows});
+  const std::vector<bool> resident = policy_.admit(d.aux, layer, set, !again);
+  std::uint64_t hits = 0;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    // Leased without asking: it was there, even if it has been evicted since.
+    const bool leased = members[i].needs == 0;
+    hits += resident[i] || leased ? 1 : 0;
+    if (leased)
+      policy_.serve(set[i].key);
+    else
+      want(set[i].key, true);
+  }
+  blocked_ = Blocked::kNo;
+  if (again) return;
+  const bool decode = (d.flags & ring::kTouchDecode) != 0;
+  ctx_.desk()->add(decode ? Counter::kDecodeAccesses : Counter::kPrefillAccesses, members.size());
+  ctx_.desk()->add(decode ? Counter::kDecodeHits : Counter::kPrefillHits, hits);
+}
+
+void LoaderStage::on_need(std::uint32_t key) {
+  if (!key_valid(key))
+    return answer_failed(key, "layer " + std::to_string(ring::layer_of(key)) + " has no expert " +
+                                  std::to_string(ring::expert_of(key)));
+  want(key, true);
+  blocked_ = Blocked::kNo;
+}
+
+/// Sees to it that `key` becomes resident, and is answered once if `needed`: at once, when its read is over, or
+/// after it has found a slot.
+void LoaderStage::want(std::uint32_t key, bool needed) {
+  if (const auto slot = policy_.slot_of(key)) {
+    Slot& s = slots_[*slot];
+    if (s.state == State::kFilling)
+      s.needed = s.needed || needed;
+    else if (needed && !s.answer_pending)
+      answer_ready(*slot);
+    return;
+  }
+  const auto open = std::find_if(wants_.begin(), wants_.end(), [&](const Want& w) { return w.key == key; });
+  if (open == wants_.end())
+    wants_.push_back({key, needed});
+  else
+    open->needed = open->needed || needed;
+}
+
+void LoaderStage::answer_ready(std::uint32_t slot) {
+  const Slot& s = slots_[slot];
+  send({ring::Kind::kSlotReady, s.key, slot, s.generation, {}});
+}
+
+void LoaderStage::answer_failed(std::uint32_t key, const std::string& text) {
+  const std::uint64_t arena = ctx_.desk()->edges[shm::index(shm::EdgeId::kLoaderCompute)].arena_size;
+  send({ring::Kind::kSlotFailed, key, 0, 0, text.substr(0, std::min<std::size_t>(kMaxErrorText, arena / 4))});
+}
+
+/// Publishes `a`, or keeps it until edge 6 has room: behind others that wait, so that order stays.
+void LoaderStage::send(Answer a) {
+  if (answers_.empty() && publish(a)) return;
+  if (a.kind == ring::Kind::kSlotReady) slots_[a.slot].answer_pending = true;
+  answers_.push_back(std::move(a));
+}
+
+bool LoaderStage::publish(const Answer& a) {
+  ring::Message m;
+  m.kind = a.kind;
+  m.key = a.key;
+  m.slot = a.slot;
+  m.gen = a.generation;
+  m.payload = std::as_bytes(std::span(a.text));
+  if (!output_.publish(m)) return false;
+  if (a.kind == ring::Kind::kSlotReady) policy_.serve(a.key);
+  return true;
+}
+
+bool LoaderStage::flush_answers() {
+  bool sent = false;
+  while (!answers_.empty() && publish(answers_.front())) {
+    if (answers_.front().kind == ring::Kind::kSlotReady) slots_[answers_.front().slot].answer_pending = false;
+    answers_.pop_front();
+    sent = true;
+  }
+  return sent;
+}
+
+}  // namespace wisp::loader

@@ -1,0 +1,86 @@
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "wisp/kernels/kernels.hpp"
+#include "wisp/kernels/weight.hpp"
+
+/// GB/s of `linear` on one thread, beside the read roof of the same buffer in the same run: compare the rows.
+/// The weights exceed every private cache, but not the shared cache of a large server; WISP_ISA=ref times
+/// `ref`.
+namespace {
+
+using namespace wisp::kernels;
+
+constexpr std::size_t kBytes = std::size_t{384} << 20;
+constexpr std::uint32_t kCols = 2048;
+
+/// One buffer for all benchmarks: harmless bits in every format (bf16 0x3f3f = 0.75, f32 0.7471, codes 15 and
+/// 3).
+const std::vector<std::uint8_t>& buffer() {
+  static const std::vector<std::uint8_t> bytes(kBytes, 0x3f);
+  return bytes;
+}
+
+void report(benchmark::State& state, std::size_t bytes) {
+  state.SetBytesProcessed(static_cast<std::int64_t>(bytes) * static_cast<std::int64_t>(state.iterations()));
+  state.counters["GB/s"] =
+      benchmark::Counter(static_cast<double>(bytes) * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+
+/// Reads the buffer as state.range(0) streams side by side; the roof is the best of them.
+void read_roof(benchmark::State& state) {
+  const std::uint8_t* bytes = buffer().data();
+  const auto streams = static_cast<std::size_t>(state.range(0));
+  const std::size_t stride = kBytes / streams;
+  for (auto _ : state) {
+    std::uint64_t sums[16] = {};
+    for (std::size_t i = 0; i < stride; i += sizeof(sums)) {
+      for (std::size_t s = 0; s < streams; ++s) {
+        std::uint64_t words[16];
+        std::memcpy(words, bytes + s * stride + i, sizeof(words));
+        for (std::size_t l = 0; l < 16; ++l) sums[l] += words[l];
+      }
+    }
+    benchmark::DoNotOptimize(sums);
+  }
+  report(state, kBytes);
+}
+
+/// Weights [rows, 2048] that fill the buffer; state.range(0) tokens.
+void linear(benchmark::State& state, WeightFormat format) {
+  WeightView w{
+      .format = format, .rows = 0, .cols = kCols, .group = format == WeightFormat::kInt4 ? 128u : 0u};
+  w.rows = static_cast<std::uint32_t>(kBytes / codes_bytes(format, kTileRows, kCols)) * kTileRows;
+  w.codes = buffer().data();
+  const std::vector<std::uint16_t> scales(scales_bytes(format, w.rows, w.cols, w.group) / 2, 0x3f80);
+  w.scales = scales.data();
+  const auto tokens = static_cast<std::uint32_t>(state.range(0));
+  const std::vector<float> x(std::size_t{tokens} * kCols, 0.5f);
+  std::vector<float> y(std::size_t{tokens} * w.rows);
+  for (auto _ : state) {
+    best_kernels().linear(w, x.data(), kCols, tokens, y.data(), w.rows, 0, tiles_of(w.rows));
+    benchmark::DoNotOptimize(y.data());
+    benchmark::ClobberMemory();
+  }
+  report(state, codes_bytes(format, w.rows, w.cols) + scales.size() * 2);
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(2e-9 * tokens * w.rows * kCols, benchmark::Counter::kIsIterationInvariantRate);
+  state.SetLabel(std::string(name_of(best_kernels().isa)));
+}
+
+}  // namespace
+
+BENCHMARK(read_roof)->Arg(1)->Arg(4)->Arg(8)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, bf16, WeightFormat::kBf16)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, f16, WeightFormat::kF16)->Arg(1)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, f32, WeightFormat::kF32)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, int4, WeightFormat::kInt4)
+    ->Arg(1)
+    ->Arg(2)
+    ->Arg(4)
+    ->Arg(16)
+    ->Unit(benchmark::kMillisecond);

@@ -1,0 +1,56 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "harness.hpp"
+
+namespace wisp::crash {
+namespace {
+
+using shm::StageId;
+
+/// SIGSEGV in each stage: all memory but the journal is made fresh, and the stream goes on with the same bytes.
+TEST(DirtyDeath, ResetCarriesTheJournalOver) {
+  TestRun run;
+  const Seen golden = run.ask_and_wait("What is a river?", 48);
+  ASSERT_TRUE(golden.error.empty()) << golden.error;
+  std::uint32_t resets = 0;
+  for (const StageId s : shm::kRunningStages) {
+    SCOPED_TRACE(std::string(shm::name_of(s)));
+    run.gate(run.steps() + 6);
+    auto ask = run.ask("What is a river?", 48);
+    run.run_to_gate(0);
+    const std::uint32_t before = run.epoch(s);
+    run.signal(s, SIGSEGV);
+    await("the reset", [&] { return run.resets() > resets; });
+    ++resets;
+    run.open_gate();
+    run.await_return(s, before);
+    const Seen seen = ask->wait();
+    EXPECT_EQ(seen.lines, golden.lines);
+    EXPECT_EQ(seen.error, "");
+    for (const StageId other : shm::kRunningStages) run.await_return(other, 1);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+/// A stage that dies again and again without progress is given up, and a client is told why.
+TEST(DirtyDeath, GivenUpAfterDeathsWithoutProgress) {
+  TestRun run;
+  run.gate(run.steps() + 1);
+  auto ask = run.ask("What is a river?", 48);
+  run.run_to_gate(0);
+  const auto life = [&]() -> const shm::StageLife& { return run.state().life().stage[shm::index(StageId::kCompute)]; };
+  const auto given_up = [&] { return life().state.load() == static_cast<std::uint32_t>(shm::StageState::kGivenUp); };
+  while (!given_up()) {
+    const std::uint32_t before = run.epoch(StageId::kCompute);
+    run.signal(StageId::kCompute, SIGKILL);
+    await("the next life or the end", [&] { return given_up() || (run.epoch(StageId::kCompute) > before && run.ready(StageId::kCompute)); });
+  }
+  EXPECT_GE(run.epoch(StageId::kCompute), 5u);
+  const Seen seen = ask->wait();
+  const bool told = !seen.error.empty() || (!seen.lines.empty() && seen.lines.back().find("error") != std::string::npos);
+  EXPECT_TRUE(told) << "the client was left waiting";
+}
+
+}  // namespace
+}  // namespace wisp::crash

@@ -1,0 +1,198 @@
+#include "harness.hpp"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <regex>
+#include <stdexcept>
+
+#include "model/convert.hpp"
+
+namespace wisp::crash {
+
+using shm::StageId;
+
+namespace {
+
+/// The converted model and its folder's end.
+struct Bundled {
+  std::string root;
+  std::string folder;
+  Bundled() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "wisp-crash-XXXXXX").string();
+    root = ::mkdtemp(pattern.data());
+    model::ConvertOptions o;
+    o.source = std::string(WISP_TEST_DATA) + "/pocket-dictionary";
+    o.destination = root + "/pocket-dictionary";
+    auto report = model::convert(o, {});
+    if (!report.ok()) throw std::runtime_error(report.error().text);
+    folder = o.destination;
+  }
+  ~Bundled() { std::filesystem::remove_all(root); }
+};
+
+std::string blank(const std::string& data) {
+  static const std::regex volatile_fields(R"re("(id|created)":("[^"]*"|[0-9]+))re");
+  return std::regex_replace(data, volatile_fields, R"("$1":_)");
+}
+
+cli::Interrupts& interrupts() {
+  static cli::Interrupts i;
+  return i;
+}
+
+}  // namespace
+
+const std::string& bundled_model() {
+  static const Bundled b;
+  return b.folder;
+}
+
+void await(const char* what, const std::function<bool()>& condition, int seconds) {
+  const std::uint64_t limit = shm::monotonic_now() + static_cast<std::uint64_t>(seconds) * 1'000'000'000ULL;
+  while (!condition()) {
+    if (shm::monotonic_now() > limit) {
+      std::fprintf(stderr, "watchdog: waited %d s for: %s\n", seconds, what);
+      std::abort();
+    }
+    ::poll(nullptr, 0, 1);
+  }
+}
+
+TestRun::TestRun(const RunSettings& settings) : interrupts_(interrupts()) {
+  const std::string folder = settings.model.empty() ? bundled_model() : settings.model;
+  auto manifest = model::load_manifest(folder);
+  if (!manifest.ok()) throw std::runtime_error(manifest.error().text);
+  plan::RunOptions o;
+  o.model = folder;
+  o.experts_ram = settings.slots * manifest->spec.expert.stride;
+  o.prompt_chunk = settings.prompt_chunk;
+  o.threads = settings.threads;
+  o.topology = settings.topology;
+  o.io = settings.io;
+  o.port = -1;
+  o.log_level = "info";
+  auto plan = plan::make_plan(*manifest, o, plan::available_memory());
+  if (!plan.ok()) throw std::runtime_error(plan.error().text);
+  auto session = cli::Session::start(*plan, interrupts_, [](const std::string&) {}, WISP_TEST_BIN "/wisp-launch");
+  if (!session.ok()) throw std::runtime_error(session.error().text);
+  session_ = std::move(session).value();
+  auto control = launch::Client::connect(where().run_dir);
+  if (!control.ok()) throw std::runtime_error(control.error().text);
+  control_ = std::make_unique<launch::Client>(std::move(control).value());
+}
+
+TestRun::~TestRun() {
+  if (session_) session_->end();
+}
+
+const cli::RunState& TestRun::state() const {
+  // `life` stays for the whole run; a reset replaces all the others.
+  if (state_ && state_->life().resets.load(std::memory_order_acquire) == seen_resets_) return *state_;
+  auto s = cli::RunState::open(where().run_dir);
+  if (!s.ok()) throw std::runtime_error(s.error().text);
+  state_ = std::move(s).value();
+  seen_resets_ = state_->life().resets.load(std::memory_order_acquire);
+  return *state_;
+}
+
+std::uint32_t TestRun::launcher_pid() const {
+  std::uint32_t pid = 0;
+  const std::string stat = "/proc/" + std::to_string(this->pid(StageId::kRouter)) + "/status";
+  if (FILE* f = std::fopen(stat.c_str(), "r")) {
+    char line[256];
+    while (std::fgets(line, sizeof line, f) != nullptr) std::sscanf(line, "PPid: %u", &pid);
+    std::fclose(f);
+  }
+  return pid;
+}
+
+TestRun::Ask::Ask(TestRun& run, std::string body, std::string target) {
+  thread_ = std::thread([this, &run, body = std::move(body), target = std::move(target)] {
+    cli::StreamRequest request{run.where().unix_socket, target, body, {}};
+    cli::StreamHandlers handlers;
+    handlers.event = [this](const std::string& data) { seen_.lines.push_back(blank(data)); };
+    handlers.comment = [this](std::string_view text) {
+      if (text.starts_with("wisp ")) seen_.notices.emplace_back(text);
+    };
+    auto end = cli::stream(request, handlers, {});
+    if (end.ok())
+      seen_.resumes = end->resumes;
+    else
+      seen_.error = end.error().text;
+    done_ = true;
+  });
+}
+
+TestRun::Ask::~Ask() {
+  if (thread_.joinable()) thread_.join();
+}
+
+Seen TestRun::Ask::wait() {
+  thread_.join();
+  return seen_;
+}
+
+std::unique_ptr<TestRun::Ask> TestRun::ask(const std::string& question, std::uint32_t max_tokens, bool ignore_eos) {
+  nlohmann::json body{{"messages", {{{"role", "user"}, {"content", question}}}},
+                      {"stream", true},
+                      {"max_tokens", max_tokens},
+                      {"ignore_eos", ignore_eos},
+                      {"return_token_ids", true},
+                      {"stream_options", {{"include_usage", true}}}};
+  return std::make_unique<Ask>(*this, body.dump(), "/v1/chat/completions");
+}
+
+Seen TestRun::ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool ignore_eos) {
+  return ask(question, max_tokens, ignore_eos)->wait();
+}
+
+void TestRun::call(const std::function<void(proto::LaunchRequest::Builder)>& build) {
+  auto answer = control_->call(build);
+  if (!answer.ok()) throw std::runtime_error(answer.error().text);
+}
+
+std::uint64_t TestRun::steps() const {
+  return shm::extra_of<shm::RouterBoard>(&state().desk(StageId::kRouter))->next_step.load(std::memory_order_acquire);
+}
+
+void TestRun::gate(std::uint64_t steps) {
+  call([&](proto::LaunchRequest::Builder b) { b.setGate(steps); });
+}
+void TestRun::open_gate() { gate(~0ULL); }
+
+void TestRun::run_to_gate(std::uint64_t more) {
+  const std::uint64_t target = steps() + more;
+  gate(target);
+  await("the step gate to be reached", [&] {
+    return steps() >= target &&
+           state().desk(StageId::kRouter).waits_for.load() == static_cast<std::uint32_t>(shm::WaitFor::kStepGate);
+  });
+}
+
+void TestRun::arm(StageId s, const std::string& point, std::uint32_t count, std::uint32_t signal) {
+  call([&](proto::LaunchRequest::Builder b) {
+    auto c = b.initArmCrash();
+    c.setStage(std::string(shm::name_of(s)));
+    c.setPoint(point);
+    c.setCountdown(count);
+    c.setSignal(signal);
+  });
+}
+
+std::uint32_t TestRun::epoch(StageId s) const { return state().life().stage[shm::index(s)].epoch.load(); }
+std::uint32_t TestRun::pid(StageId s) const { return state().life().stage[shm::index(s)].pid.load(); }
+bool TestRun::ready(StageId s) const {
+  return state().life().stage[shm::index(s)].state.load() == static_cast<std::uint32_t>(shm::StageState::kReady);
+}
+void TestRun::signal(StageId s, int signal) { ::kill(static_cast<pid_t>(pid(s)), signal); }
+void TestRun::await_return(StageId s, std::uint32_t before) {
+  await("a stage to come back", [&] { return epoch(s) > before && ready(s); });
+}
+std::uint64_t TestRun::counter(StageId s, stats::Counter c) const { return state().counter(s, c); }
+
+}  // namespace wisp::crash

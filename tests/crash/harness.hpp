@@ -1,0 +1,98 @@
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "launch/client.hpp"
+#include "services/cli/run_state.hpp"
+#include "services/cli/session.hpp"
+
+namespace wisp::crash {
+
+/// The bundled model, converted once per process into a temporary folder that goes with it.
+const std::string& bundled_model();
+
+/// What a client saw: the `data:` lines with `id` and `created` blanked, and what the connection went through.
+struct Seen {
+  std::vector<std::string> lines;
+  std::vector<std::string> notices;
+  std::uint32_t resumes = 0;
+  std::string error;
+  bool operator==(const Seen& o) const { return lines == o.lines && error == o.error; }
+};
+
+struct RunSettings {
+  std::uint64_t slots = 64;  ///< of 256: a quarter, so that every token misses
+  std::uint32_t prompt_chunk = 16;
+  std::uint32_t threads = 1;
+  std::string topology = "full";
+  std::string io = "auto";
+  std::string model;  ///< "" = the bundled one
+};
+
+/// A pipeline under test.
+class TestRun {
+ public:
+  explicit TestRun(const RunSettings& settings = {});
+  ~TestRun();
+
+  /// Streams one chat request on a thread of its own.
+  class Ask {
+   public:
+    Ask(TestRun& run, std::string body, std::string target);
+    ~Ask();
+    /// Waits for the end.
+    Seen wait();
+    bool done() const { return done_; }
+
+   private:
+    std::atomic<bool> done_{false};
+    Seen seen_;
+    std::thread thread_;
+  };
+  std::unique_ptr<Ask> ask(const std::string& question, std::uint32_t max_tokens, bool ignore_eos = false);
+  Seen ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool ignore_eos = false);
+
+  // the step gate
+  /// Steps published since the regions were made.
+  std::uint64_t steps() const;
+  void gate(std::uint64_t steps);
+  void open_gate();
+  /// Closes the gate `more` steps from now, and waits until it is reached.
+  void run_to_gate(std::uint64_t more);
+
+  void arm(shm::StageId s, const std::string& point, std::uint32_t count = 1, std::uint32_t signal = 9);
+  std::uint32_t epoch(shm::StageId s) const;
+  std::uint32_t pid(shm::StageId s) const;
+  bool ready(shm::StageId s) const;
+  /// Sends `signal` to the stage's process.
+  void signal(shm::StageId s, int signal);
+  /// Waits until the stage has an epoch after `before` and is ready.
+  void await_return(shm::StageId s, std::uint32_t before);
+  std::uint64_t counter(shm::StageId s, stats::Counter c) const;
+  std::uint32_t resets() const { return state().life().resets.load(); }
+
+  const cli::ReadyLine& where() const { return session_->ready(); }
+  /// The regions, mapped anew if a reset replaced them.
+  const cli::RunState& state() const;
+  void end() { session_->end(); }
+  std::uint32_t launcher_pid() const;
+
+ private:
+  void call(const std::function<void(proto::LaunchRequest::Builder)>& build);
+
+  cli::Interrupts& interrupts_;
+  std::unique_ptr<cli::Session> session_;
+  mutable std::optional<cli::RunState> state_;
+  mutable std::uint32_t seen_resets_ = 0;
+  std::unique_ptr<launch::Client> control_;
+};
+
+/// Waits for a condition; after `seconds` without it the process aborts naming `what`: a watchdog, not a limit.
+void await(const char* what, const std::function<bool()>& condition, int seconds = 120);
+
+}  // namespace wisp::crash

@@ -1,0 +1,114 @@
+"""`wisp run`, `chat`, `stat` and friends as a person meets them."""
+import json
+import os
+import signal
+import subprocess
+import unittest
+
+from wisp_e2e import DATA, EXPERTS, STRIDE, WATCHDOG, Server, main, model, program, run_json, temp, wisp
+
+KEYS = ["text", "token_ids", "prompt_tokens", "completion_tokens", "finish_reason", "seed", "ttft_s", "decode_tok_s",
+        "hit_rate", "slots", "experts", "expert_bytes_read", "device_bytes_read", "ram_budget_bytes", "ram_peak_bytes",
+        "profile"]
+
+
+class Run(unittest.TestCase):
+    def test_stdout_carries_the_answer_alone(self):
+        p = wisp("run", model(), "-p", "What is an apple?")
+        self.assertEqual(p.stdout.strip(),
+                         "apple (noun): fruit with red or yellow or green skin and sweet to tart crisp whitish flesh.")
+        self.assertIn("tokens per second", p.stderr.lower().replace("tok/s", "tokens per second"))
+
+    def test_json_is_the_last_line(self):
+        p = wisp("run", model(), "-p", "What is a dog?", "--json", "--experts-ram", 64 * STRIDE)
+        out = json.loads(p.stdout.strip().splitlines()[-1])
+        self.assertEqual(sorted(out), sorted(KEYS))
+        self.assertEqual(out["experts"], EXPERTS)
+        self.assertEqual(out["slots"], 64)
+        self.assertEqual(out["finish_reason"], "stop")
+        self.assertEqual(out["completion_tokens"], len(out["token_ids"]))
+        self.assertTrue(0 < out["hit_rate"] < 1)
+        self.assertGreater(out["expert_bytes_read"], 0)
+        self.assertGreaterEqual(out["device_bytes_read"], out["expert_bytes_read"])
+        self.assertLessEqual(out["ram_peak_bytes"], out["ram_budget_bytes"])
+
+    def test_all_resident_hits_everything_after_the_first_reads(self):
+        out = run_json(model(), "-p", "What is a dog?")
+        self.assertLessEqual(out["expert_bytes_read"], EXPERTS * STRIDE)
+
+    def test_length_and_raw(self):
+        out = run_json(model(), "-p", "What is a dog?", "-n", 3)
+        self.assertEqual((out["finish_reason"], out["completion_tokens"]), ("length", 3))
+        raw = run_json(model(), "--raw", "-p", "<|im_start|>user\nWhat is a dog?<|im_end|>\n<|im_start|>assistant\n")
+        self.assertGreater(raw["prompt_tokens"], 13)     # special strings in text are text
+
+    def test_ids_without_tokenizer(self):
+        out = run_json(model("oracle/int4"), "--ids", "1,2,3", "-n", 4, "--ignore-eos")
+        self.assertEqual(len(out["token_ids"]), 4)
+        p = wisp("run", model("oracle/int4"), "-p", "hello", check=False)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn("--ids", p.stderr)
+
+    def test_unconverted_checkpoint_names_the_command(self):
+        p = wisp("run", os.path.join(DATA, "pocket-dictionary"), "-p", "hi", check=False)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn("wisp convert", p.stderr)
+        self.assertIn("free", p.stderr)
+
+    def test_ctrl_c_ends_cleanly(self):
+        p = subprocess.Popen([program("wisp"), "run", model(), "-p", "What is a dog?", "--ignore-eos"],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertTrue(p.stdout.read(8))
+        p.send_signal(signal.SIGINT)
+        _, err = p.communicate(timeout=WATCHDOG)
+        self.assertIn("peak", err.lower())                # the table is printed
+
+    def test_every_program_has_help_and_version(self):
+        for name in ("wisp", "wisp-launch", "wisp-gateway", "wisp-router", "wisp-loader", "wisp-compute", "wisp-solo"):
+            for flag in ("--help", "--version"):
+                p = subprocess.run([program(name), flag], capture_output=True, text=True, timeout=WATCHDOG)
+                self.assertEqual(p.returncode, 0, name + " " + flag)
+                self.assertTrue(p.stdout.strip(), name + " " + flag)
+
+    def test_runs_from_anywhere(self):
+        p = subprocess.run([os.path.abspath(program("wisp")), "run", os.path.abspath(model()), "-p", "Who are you?"],
+                           cwd="/", capture_output=True, text=True, timeout=WATCHDOG)
+        self.assertIn("pocket dictionary", p.stdout)
+
+
+class Chat(unittest.TestCase):
+    def test_keeps_history_in_a_pipe(self):
+        p = wisp("chat", model(), input="What is a river?\nUse it in a sentence.\n")
+        self.assertIn("river (noun)", p.stdout)
+        self.assertIn("The river was navigable for 50 miles.", p.stdout)
+
+
+class Stat(unittest.TestCase):
+    def test_names_every_stage(self):
+        with Server(model()) as server:
+            server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "What is a dog?"}]})
+            text = wisp("stat").stdout
+            for stage in ("gateway", "router", "loader", "compute"):
+                self.assertIn(stage, text)
+            out = json.loads(wisp("stat", "--json").stdout)
+            self.assertIn("stages", out)
+
+
+class Verify(unittest.TestCase):
+    def test_finds_a_flipped_bit(self):
+        self.assertEqual(wisp("verify", model()).returncode, 0)
+        broken = temp("flipped")
+        subprocess.run(["cp", "-r", model(), broken], check=True)
+        victim = sorted(f for f in os.listdir(broken) if f.startswith("experts-"))[2]
+        with open(os.path.join(broken, victim), "r+b") as f:
+            f.seek(4096 + 3 * STRIDE + 100)
+            byte = f.read(1)
+            f.seek(-1, 1)
+            f.write(bytes([byte[0] ^ 4]))
+        p = wisp("verify", broken, check=False)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn(victim, p.stdout + p.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Ids and logits do not depend on slots, threads, chunks, company, topology or instruction set.
+
+By default a pairwise sample; `same_bytes_test.py --full` runs the full product.
+"""
+import itertools
+import json
+import os
+import random
+import sys
+import threading
+import unittest
+
+from wisp_e2e import EXPERTS, STRIDE, Server, main, model, reference, run_json, run_logits
+
+MINIMUM = 8                                             # 2 x top_k
+AXES = {
+    "slots": [MINIMUM, MINIMUM + 1, EXPERTS // 4, EXPERTS // 2, EXPERTS],
+    "threads": [1, 2],
+    "prompt": [49, 200, 777, 1500],
+    "chunk": [1, 7, 64, 2048],
+    "topology": ["full", "solo"],
+    "isa": ["best", "ref"],
+}
+FULL = "--full" in sys.argv
+if FULL:
+    sys.argv.remove("--full")
+TOKENS = 6
+
+
+def prompt_of(n):
+    rng = random.Random(n)
+    return [rng.randrange(4093) for _ in range(n)]
+
+
+def pairwise(axes, seed=3):
+    """A small set of rows in which every pair of values of two axes occurs (greedy)."""
+    names = list(axes)
+    missing = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in axes[a] for y in axes[b]}
+    rng = random.Random(seed)
+    rows = []
+    while missing:
+        best, gain = None, -1
+        for _ in range(60):
+            (a, x), (b, y) = rng.choice(sorted(missing, key=repr))
+            row = {n: rng.choice(axes[n]) for n in names}
+            row[a], row[b] = x, y
+            g = sum(((p, row[p]), (q, row[q])) in missing for p, q in itertools.combinations(names, 2))
+            if g > gain:
+                best, gain = row, g
+        rows.append(best)
+        missing -= {((p, best[p]), (q, best[q])) for p, q in itertools.combinations(names, 2)}
+    return rows
+
+
+def flags(row):
+    return ["--ids", ",".join(map(str, prompt_of(row["prompt"]))), "-n", TOKENS, "--ignore-eos",
+            "--experts-ram", row["slots"] * STRIDE, "--threads", row["threads"], "--prompt-chunk", row["chunk"],
+            "--topology", row["topology"]]
+
+
+class SameBytes(unittest.TestCase):
+    def test_matrix(self):
+        golden = {}
+        for n in AXES["prompt"]:
+            plain = {"slots": EXPERTS, "threads": 1, "prompt": n, "chunk": 64, "topology": "full"}
+            golden[n] = run_logits(model(), *flags(plain))
+            self.assertEqual(len(golden[n][1]), TOKENS * 4096 * 4)
+        rows = ([dict(zip(AXES, v)) for v in itertools.product(*AXES.values())] if FULL else pairwise(AXES))
+        for row in rows:
+            with self.subTest(**row):
+                env = {"WISP_ISA": "ref"} if row["isa"] == "ref" else {}
+                out, logits = run_logits(model(), *flags(row), env=env)
+                want, want_logits = golden[row["prompt"]]
+                self.assertEqual(out["token_ids"], want["token_ids"])
+                self.assertTrue(logits == want_logits, "logits differ in bits")
+        print(f"{len(rows)} combinations", file=sys.stderr)
+
+    def test_reads_each_expert_once_per_chunk(self):
+        """At the fewest slots a prompt's chunk reads each expert at most once: the loader's own counter says so."""
+        n = 200
+        for chunk in (50, 200):
+            out = run_json(model(), "--ids", ",".join(map(str, prompt_of(n))), "-n", 1, "--ignore-eos",
+                           "--experts-ram", MINIMUM * STRIDE, "--prompt-chunk", chunk)
+            self.assertLessEqual(out["expert_bytes_read"], (n // chunk) * EXPERTS * STRIDE)
+            self.assertGreater(out["expert_bytes_read"], EXPERTS // 2 * STRIDE)
+
+    def test_beside_others(self):
+        """A request alone and beside three others: the same events but for id and created."""
+        prompts = reference()["prompts"][:4]
+        body = [{"messages": p["messages"], "return_token_ids": True} for p in prompts]
+        with Server(model(), "--experts-ram", 64 * STRIDE) as server:
+            alone = [server.post("/v1/chat/completions", b)[1] for b in body]
+            for _ in range(3):
+                got = [None] * 4
+                threads = [threading.Thread(target=lambda i=i: got.__setitem__(
+                    i, server.post("/v1/chat/completions", body[i])[1])) for i in range(4)]
+                [t.start() for t in threads]
+                [t.join() for t in threads]
+                for i in range(4):
+                    self.assertEqual(got[i]["choices"], alone[i]["choices"])
+                    self.assertEqual(got[i]["choices"][0]["token_ids"], prompts[i]["output_ids"])
+
+    def test_reference(self):
+        """The reference's ids through the whole pipeline; sampling repeats with its seed."""
+        for p in reference()["prompts"]:
+            if len(p["messages"]) != 1:
+                continue
+            out = run_json(model(), "-p", p["messages"][0]["content"], "--experts-ram", 32 * STRIDE)
+            self.assertEqual(out["token_ids"], p["output_ids"])
+            self.assertEqual(out["text"], p["output_text"])
+        sampled = [run_json(model(), "-p", "What is a dog?", "--temp", 1.5, "--seed", 7, "--experts-ram", s * STRIDE)
+                   for s in (8, 256)]
+        self.assertEqual(sampled[0]["token_ids"], sampled[1]["token_ids"])
+        self.assertEqual(sampled[0]["seed"], 7)
+
+
+if __name__ == "__main__":
+    main()

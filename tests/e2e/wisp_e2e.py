@@ -1,0 +1,168 @@
+"""What the end-to-end tests share: the programs under test, a converted model, a server, a streaming client."""
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+
+BIN = os.environ.get("WISP_BIN", os.path.join(os.path.dirname(__file__), "../../build/release/bin"))
+DATA = os.environ.get("WISP_DATA", os.path.join(os.path.dirname(__file__), "../data"))
+STRIDE = 57344                      # bytes of an expert of the bundled model in the slab
+EXPERTS = 256
+WATCHDOG = 600                      # seconds after which a hanging program is a failure; no test judges time
+
+_temp = tempfile.mkdtemp(prefix="wisp-e2e-")
+os.environ["XDG_RUNTIME_DIR"] = os.path.join(_temp, "runtime")
+os.makedirs(os.environ["XDG_RUNTIME_DIR"], mode=0o700)
+
+
+def temp(name):
+    return os.path.join(_temp, name)
+
+
+def clean_up():
+    shutil.rmtree(_temp, ignore_errors=True)
+
+
+def program(name):
+    return os.path.join(BIN, name)
+
+
+def wisp(*args, env=None, check=True, **kw):
+    """Runs `wisp ARGS`; returns the finished process with text output."""
+    full = dict(os.environ, **(env or {}))
+    p = subprocess.run([program("wisp"), *map(str, args)], env=full, capture_output=True, text=True, timeout=WATCHDOG, **kw)
+    if check and p.returncode != 0:
+        raise AssertionError(f"wisp {args} ended with {p.returncode}:\n{p.stderr}")
+    return p
+
+
+_models = {}
+
+
+def model(source="pocket-dictionary"):
+    """The bundled checkpoint (or another folder of the data), converted once per process."""
+    if source not in _models:
+        dst = temp("model-" + source.replace("/", "-"))
+        src = os.path.join(DATA, source)
+        if os.path.exists(os.path.join(src, "expected.safetensors")):        # an oracle: its answers lie beside it
+            copy = temp("source-" + source.replace("/", "-"))
+            shutil.copytree(src, copy, ignore=shutil.ignore_patterns("expected*"))
+            src = copy
+        wisp("convert", src, dst)
+        _models[source] = dst
+    return _models[source]
+
+
+def reference():
+    with open(os.path.join(DATA, "pocket-dictionary", "reference.json")) as f:
+        return json.load(f)
+
+
+def run_json(*args, env=None):
+    """`wisp run ARGS --json`: the object of the last line."""
+    p = wisp("run", *args, "--json", env=env)
+    return json.loads(p.stdout.strip().splitlines()[-1])
+
+
+def run_logits(*args, env=None):
+    """(object, raw logits bytes) of a run."""
+    path = tempfile.mktemp(dir=_temp)
+    out = run_json(*args, "--logits", path, env=env)
+    with open(path, "rb") as f:
+        rows = f.read()
+    os.unlink(path)
+    return out, rows
+
+
+class Server:
+    """`wisp serve` on a free port of 127.0.0.1."""
+
+    def __init__(self, folder, *args, env=None):
+        self.process = subprocess.Popen([program("wisp"), "serve", folder, "--port", "0", *map(str, args)],
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env=dict(os.environ, **(env or {})))
+        self.errors = []
+        threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True).start()
+        first = self.process.stdout.readline()
+        found = re.match(r"listening on http://127\.0\.0\.1:(\d+)", first)
+        if not found:
+            self.process.wait(WATCHDOG)
+            raise AssertionError("no server: " + first + "".join(self.errors))
+        self.port = int(found.group(1))
+        self.curl = self.process.stdout.readline().strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.process.wait(WATCHDOG)
+        self.process.stdout.close()
+
+    def request(self, method, path, body=None, headers=None):
+        """(status, headers, bytes)"""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WATCHDOG)
+        data = body if isinstance(body, (bytes, str, type(None))) else json.dumps(body)
+        c.request(method, path, data, dict({"Content-Type": "application/json"}, **(headers or {})))
+        r = c.getresponse()
+        out = r.status, {k.lower(): v for k, v in r.getheaders()}, r.read()
+        c.close()
+        return out
+
+    def post(self, path, body, headers=None):
+        """(status, parsed object)"""
+        status, _, data = self.request("POST", path, body, headers)
+        return status, json.loads(data)
+
+    def stream(self, path, body, headers=None):
+        """The raw bytes of a whole event stream."""
+        status, _, data = self.request("POST", path, dict(body, stream=True), headers)
+        assert status == 200, data
+        return data
+
+
+def events(raw):
+    """[(id, data)] of an event stream's bytes."""
+    out = []
+    for block in raw.decode().split("\n\n"):
+        fields = dict(l.split(": ", 1) for l in block.splitlines() if ": " in l and not l.startswith(":"))
+        if "data" in fields:
+            out.append((fields.get("id"), fields["data"]))
+    return out
+
+
+def floats(raw):
+    return struct.unpack("<%df" % (len(raw) // 4), raw)
+
+
+def pids_of(program_name, parent=None):
+    """Pids of running programs of that name below this test's processes."""
+    out = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/comm") as f:
+                if f.read().strip() == program_name[:15]:
+                    out.append(int(pid))
+        except OSError:
+            pass
+    return out
+
+
+def main():
+    import unittest
+    try:
+        result = unittest.main(verbosity=2, exit=False).result
+    finally:
+        clean_up()
+    sys.exit(0 if result.wasSuccessful() else 1)

@@ -1,0 +1,161 @@
+#include <limits>
+
+#include "support.hpp"
+
+namespace wisp::kernels::test {
+namespace {
+
+struct Shape {
+  WeightFormat format;
+  std::uint32_t group;
+};
+
+Matrix make(Random& random, Shape s, std::uint32_t rows, std::uint32_t cols) {
+  return s.group == 0 ? plain_matrix(random, s.format, rows, cols) : int4_matrix(random, rows, cols, s.group);
+}
+
+std::string name(const ::testing::TestParamInfo<Shape>& info) {
+  const std::string format(name_of(info.param.format));
+  return info.param.group == 0 ? format : format + "_" + std::to_string(info.param.group);
+}
+
+class Linear : public ::testing::TestWithParam<Shape> {
+ protected:
+  Random random_{7};
+};
+
+constexpr std::uint32_t kRows[] = {1, 15, 16, 17, 40, 100};
+constexpr std::uint32_t kCols[] = {1,   2,   7,   8,   9,   31,  32,  33,   63,   100,
+                                   127, 256, 481, 511, 512, 513, 545, 1000, 1024, 1100};
+
+/// y [tokens, stride] by one table; what lies outside the rows asked for keeps the filler.
+std::vector<float> run(const Kernels& k, const WeightView& w, std::span<const float> x, std::size_t x_stride,
+                       std::uint32_t tokens, std::size_t y_stride, std::uint32_t begin, std::uint32_t end) {
+  std::vector<float> y(tokens * y_stride, -7.0f);
+  k.linear(w, x.data(), x_stride, tokens, y.data(), y_stride, begin, end);
+  return y;
+}
+
+TEST_P(Linear, EveryTableGivesTheBitsOfRef) {
+  for (const std::uint32_t rows : kRows) {
+    for (const std::uint32_t cols : kCols) {
+      const Matrix m = make(random_, GetParam(), rows, cols);
+      const std::uint32_t tokens = 1 + static_cast<std::uint32_t>(random_()) % 9;
+      const std::size_t x_stride = cols + random_() % 3;
+      const std::size_t y_stride = rows + random_() % 3;
+      const std::vector<float> x = numbers(random_, tokens * x_stride);
+      const std::uint32_t tiles = tiles_of(rows);
+      const std::uint32_t begin = static_cast<std::uint32_t>(random_()) % tiles;
+      for (const Kernels* k : other_tables()) {
+        for (const std::uint32_t first : {0u, begin}) {
+          EXPECT_TRUE(same_bits(run(ref_kernels(), m.view, x, x_stride, tokens, y_stride, first, tiles),
+                                run(*k, m.view, x, x_stride, tokens, y_stride, first, tiles)))
+              << rows << " x " << cols << ", tokens " << tokens << ", tiles from " << first;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Linear, ARowDependsNeitherOnTokensNorOnTiles) {
+  const std::uint32_t rows = 150;
+  const std::uint32_t cols = 1100;
+  const Matrix m = make(random_, GetParam(), rows, cols);
+  const std::vector<float> x = numbers(random_, std::size_t{9} * cols);
+  std::vector<const Kernels*> tables = other_tables();
+  tables.push_back(&ref_kernels());
+  for (const Kernels* k : tables) {
+    const std::vector<float> whole = run(*k, m.view, x, cols, 9, rows, 0, tiles_of(rows));
+    for (std::uint32_t tokens = 1; tokens <= 9; ++tokens) {
+      std::vector<float> y(std::size_t{tokens} * rows, -7.0f);
+      for (std::uint32_t tile = 0; tile < tiles_of(rows);) {
+        const std::uint32_t end =
+            std::min(tile + 1 + static_cast<std::uint32_t>(random_()) % 6, tiles_of(rows));
+        k->linear(m.view, x.data(), cols, tokens, y.data(), rows, tile, end);
+        tile = end;
+      }
+      EXPECT_TRUE(same_bits(std::span(whole).first(y.size()), y)) << name_of(k->isa) << ", tokens " << tokens;
+    }
+  }
+}
+
+TEST_P(Linear, IsCloseToTheExactSum) {
+  for (const std::uint32_t cols : {5u, 100u, 1100u}) {
+    const Matrix m = make(random_, GetParam(), 20, cols);
+    const std::vector<float> x = numbers(random_, cols);
+    const std::vector<float> y = run(ref_kernels(), m.view, x, cols, 1, 20, 0, 2);
+    for (std::uint32_t r = 0; r < 20; ++r) {
+      double sum = 0;
+      double size = 0;
+      for (std::uint32_t c = 0; c < cols; ++c) {
+        sum += m.at(r, c) * static_cast<double>(x[c]);
+        size += std::abs(m.at(r, c) * static_cast<double>(x[c]));
+      }
+      // n steps of half a unit each bound the error; a mixed-up row, column or scale is far outside.
+      EXPECT_NEAR(static_cast<double>(y[r]), sum, size * cols * 0x1p-24) << "row " << r << " of " << cols;
+    }
+  }
+}
+
+TEST_P(Linear, FollowsTheOrderOfCanon) {
+  // Written anew from CANON.md, on decoded numbers; a product of a code and its scale is exact in double.
+  const std::uint32_t cols = 1100;
+  const Matrix m = make(random_, GetParam(), 3, cols);
+  const std::vector<float> x = numbers(random_, cols);
+  const std::vector<float> y = run(ref_kernels(), m.view, x, cols, 1, 3, 0, 1);
+  const bool coded = GetParam().group != 0;
+  for (std::uint32_t r = 0; r < 3; ++r) {
+    std::vector<float> blocks;
+    for (std::uint32_t b = 0; b < cols; b += 512) {
+      float a = 0.0f;
+      const std::uint32_t end = std::min(cols, b + 512);
+      for (std::uint32_t g = b; g < end; g += 32) {
+        const float scale = coded ? bf16_to_float(m.scales[g / GetParam().group * kTileRows + r]) : 1.0f;
+        float t = 0.0f;
+        for (std::uint32_t k = g; k < std::min(end, g + 32); ++k) {
+          const auto weight = static_cast<float>(m.at(r, k) / static_cast<double>(scale));
+          if (coded) {
+            t = std::fma(weight, x[k], t);
+          } else {
+            a = std::fma(weight, x[k], a);
+          }
+        }
+        if (coded) a = std::fma(t, scale, a);
+      }
+      blocks.push_back(a);
+    }
+    EXPECT_TRUE(same(y[r], (blocks[0] + blocks[1]) + blocks[2]));
+  }
+}
+
+TEST_P(Linear, CarriesNanAndInfinityInTheirOwnTokenOnly) {
+  const Matrix m = make(random_, GetParam(), 33, 600);
+  std::vector<float> x = numbers(random_, std::size_t{3} * 600);
+  x[5] = std::numeric_limits<float>::quiet_NaN();
+  x[600 + 590] = std::numeric_limits<float>::infinity();
+  const std::vector<float> want = run(ref_kernels(), m.view, x, 600, 3, 33, 0, 3);
+  EXPECT_TRUE(std::isnan(want[0]));
+  EXPECT_FALSE(std::isfinite(want[33]));
+  EXPECT_TRUE(std::isfinite(want[66]));
+  for (const Kernels* k : other_tables()) {
+    EXPECT_TRUE(same_bits(want, run(*k, m.view, x, 600, 3, 33, 0, 3)));
+  }
+}
+
+TEST_P(Linear, KeepsSubnormals) {
+  const Matrix m = make(random_, GetParam(), 16, 70);
+  std::vector<float> x = numbers(random_, 70);
+  for (float& v : x) v *= 0x1p-140f;
+  const std::vector<float> want = run(ref_kernels(), m.view, x, 70, 1, 16, 0, 1);
+  EXPECT_NE(want[0], 0.0f);
+  for (const Kernels* k : other_tables()) EXPECT_TRUE(same_bits(want, run(*k, m.view, x, 70, 1, 16, 0, 1)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Linear,
+                         ::testing::Values(Shape{WeightFormat::kF32, 0}, Shape{WeightFormat::kBf16, 0},
+                                           Shape{WeightFormat::kF16, 0}, Shape{WeightFormat::kInt4, 32},
+                                           Shape{WeightFormat::kInt4, 64}, Shape{WeightFormat::kInt4, 128}),
+                         name);
+
+}  // namespace
+}  // namespace wisp::kernels::test

@@ -1,0 +1,74 @@
+#include "launch/run_dir.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "toy_run.hpp"
+
+namespace wisp::launch::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(RunDir, IsPrivateLockedAndRemoved) {
+  const PrivateRuntimeDir runtime;
+  {
+    auto dir = RunDir::create(1);
+    ASSERT_TRUE(dir.ok()) << dir.error().text;
+    struct stat st{};
+    ASSERT_EQ(::stat(dir->path().c_str(), &st), 0);
+    EXPECT_EQ(st.st_mode & 0777, 0700u);
+    EXPECT_EQ(live_runs(), std::vector<std::string>{dir->path()});
+    auto found = find_run("");
+    ASSERT_TRUE(found.ok());
+    EXPECT_EQ(*found, dir->path());
+  }
+  EXPECT_TRUE(runtime.entries().empty());
+  EXPECT_FALSE(find_run("").ok());
+}
+
+TEST(RunDir, SweepsTheDeadAndLeavesTheLiving) {
+  const PrivateRuntimeDir runtime;
+  auto living = RunDir::create(1);
+  ASSERT_TRUE(living.ok());
+  const fs::path dead = fs::path(run_base()) / "dead";
+  fs::create_directories(dead / "log");
+  auto second = RunDir::create(2);
+  ASSERT_TRUE(second.ok());
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_TRUE(fs::exists(living->path()));
+  auto found = find_run("");
+  ASSERT_FALSE(found.ok());
+  EXPECT_NE(found.error().text.find("--run"), std::string::npos);
+}
+
+TEST(RunDir, RefusesABaseThatOthersCanEnter) {
+  const PrivateRuntimeDir runtime;
+  fs::create_directory(run_base());
+  fs::permissions(run_base(), fs::perms::all);
+  auto dir = RunDir::create(1);
+  ASSERT_FALSE(dir.ok());
+  EXPECT_EQ(dir.error().code, ErrorCode::kInvalid);
+}
+
+TEST(Listen, ABusyPortSaysHowToChooseAnother) {
+  auto first = listen_tcp("127.0.0.1", 0);
+  ASSERT_TRUE(first.ok()) << first.error().text;
+  EXPECT_NE(first->port, 0);
+  auto second = listen_tcp("127.0.0.1", first->port);
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.error().text.find("--port"), std::string::npos);
+  EXPECT_NE(second.error().text.find(std::to_string(first->port)), std::string::npos);
+}
+
+TEST(Listen, BadArgumentsAreErrors) {
+  EXPECT_FALSE(listen_tcp("127.0.0.1", 70000).ok());
+  EXPECT_FALSE(listen_tcp("no such host.invalid", 0).ok());
+  EXPECT_FALSE(listen_unix("/" + std::string(200, 'x'), SOCK_STREAM).ok());
+}
+
+}  // namespace
+}  // namespace wisp::launch::test
