@@ -55,11 +55,15 @@ Result<Listing> list_folder(const std::string& folder) {
   std::error_code ec;
   if (!fs::is_directory(folder, ec)) return not_found(folder + ": no such folder");
   Listing out;
-  for (auto it = fs::directory_iterator(folder, ec); !ec && it != fs::directory_iterator(); it.increment(ec)) {
+  for (auto it = fs::directory_iterator(folder, ec); !ec && it != fs::directory_iterator();
+       it.increment(ec)) {
     std::string name = it->path().filename().string();
-    if (name == kIndex) out.index = true;
-    else if (name.ends_with(".safetensors")) out.safetensors.push_back(std::move(name));
-    else if (name.ends_with(".bin") || name.ends_with(".gguf") || name.ends_with(".pth")) out.foreign = name;
+    if (name == kIndex)
+      out.index = true;
+    else if (name.ends_with(".safetensors"))
+      out.safetensors.push_back(std::move(name));
+    else if (name.ends_with(".bin") || name.ends_with(".gguf") || name.ends_with(".pth"))
+      out.foreign = name;
   }
   if (ec) return io_error(folder + ": " + ec.message());
   std::sort(out.safetensors.begin(), out.safetensors.end());
@@ -74,8 +78,8 @@ Result<std::vector<std::string>> files_without_index(const std::string& folder, 
     const auto s = shard_name(name);
     if (!s) continue;
     if (set && (set->prefix != s->prefix || set->of != s->of)) {
-      return invalid(folder + ": holds shards of two sets (" + shard_file(*set, set->number) + " and " + name +
-                     "); remove the stale one");
+      return invalid(folder + ": holds shards of two sets (" + shard_file(*set, set->number) + " and " +
+                     name + "); remove the stale one");
     }
     set = s;
   }
@@ -86,7 +90,8 @@ Result<std::vector<std::string>> files_without_index(const std::string& folder, 
   }
   if (single) return std::vector<std::string>{std::string(kSingle)};
   if (set) {
-    if (set->of == 0 || set->of > kMaxShards) return invalid(folder + ": claims " + std::to_string(set->of) + " shards");
+    if (set->of == 0 || set->of > kMaxShards)
+      return invalid(folder + ": claims " + std::to_string(set->of) + " shards");
     std::vector<std::string> out;
     for (std::uint32_t i = 1; i <= set->of; ++i) {
       out.push_back(shard_file(*set, i));
@@ -98,10 +103,12 @@ Result<std::vector<std::string>> files_without_index(const std::string& folder, 
   }
   if (names.size() == 1) return names;
   if (names.empty() && !list.foreign.empty()) {
-    return unsupported(folder + ": holds " + list.foreign + " but no .safetensors file; convert it to safetensors first");
+    return unsupported(folder + ": holds " + list.foreign +
+                       " but no .safetensors file; convert it to safetensors first");
   }
-  return not_found(folder + (names.empty() ? ": holds no .safetensors file"
-                                           : ": holds several .safetensors files, none called model.safetensors"));
+  return not_found(folder + (names.empty()
+                                 ? ": holds no .safetensors file"
+                                 : ": holds several .safetensors files, none called model.safetensors"));
 }
 
 }  // namespace
@@ -139,13 +146,15 @@ Result<Checkpoint> Checkpoint::open(const std::string& folder) {
   }
   if (!shards.contains(std::string(kSingle)) &&
       std::binary_search(list.safetensors.begin(), list.safetensors.end(), kSingle)) {
-    return invalid(folder + ": holds " + std::string(kSingle) + " beside an index that does not name it; remove the stale one");
+    return invalid(folder + ": holds " + std::string(kSingle) +
+                   " beside an index that does not name it; remove the stale one");
   }
   const std::vector<std::string> names(shards.begin(), shards.end());
   c.files_.reserve(names.size());
   for (const auto& name : names) {
     if (!std::binary_search(list.safetensors.begin(), list.safetensors.end(), name)) {
-      return not_found(folder + ": shard " + printable(name) + ", which the index names, is missing; download it");
+      return not_found(folder + ": shard " + printable(name) +
+                       ", which the index names, is missing; download it");
     }
     WISP_TRY(c.add_file(name));
   }

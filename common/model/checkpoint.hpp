@@ -22,8 +22,8 @@ class Checkpoint {
     std::uint32_t file = 0;
   };
 
-  /// Opens every file and reads its header. Errors: a missing or truncated shard, an index that disagrees with the
-  /// files, a tensor stored twice, no weights at all; each with the names.
+  /// Opens every file and reads its header. Errors: a missing or truncated shard, an index that disagrees
+  /// with the files, a tensor stored twice, no weights at all; each with the names.
   static Result<Checkpoint> open(const std::string& folder);
 
   const std::string& folder() const { return folder_; }

@@ -28,7 +28,8 @@ Status read_identity(const Fields& root, Config& c) {
   }
   return unsupported(std::string(kFile) + ": architecture " +
                      (c.architecture.empty() ? std::string("(none given)") : printable(c.architecture)) +
-                     " with model_type " + printable(c.model_type) + " is not supported; supported: " + names);
+                     " with model_type " + printable(c.model_type) +
+                     " is not supported; supported: " + names);
 }
 
 Status read_shared_numbers(Config& c) {
@@ -40,8 +41,9 @@ Status read_shared_numbers(Config& c) {
   WISP_ASSIGN(c.heads, f.u32("num_attention_heads", 1, kMaxHeads));
   WISP_ASSIGN(c.kv_heads, f.u32_or("num_key_value_heads", c.heads, 1, kMaxHeads));
   if (c.heads % c.kv_heads != 0) {
-    return f.wrong("num_attention_heads", std::to_string(c.heads) + " is not a multiple of num_key_value_heads " +
-                                              std::to_string(c.kv_heads));
+    return f.wrong(
+        "num_attention_heads",
+        std::to_string(c.heads) + " is not a multiple of num_key_value_heads " + std::to_string(c.kv_heads));
   }
   if (!f.has("head_dim") && c.hidden % c.heads != 0) {
     return f.wrong("hidden_size", std::to_string(c.hidden) + " is not a multiple of num_attention_heads " +
@@ -73,8 +75,8 @@ Status check_weights_group(const Fields& group, const std::string& format, Quant
                                            ? Result<std::string>("group")
                                            : w.text_or("actorder", "none"));
   WISP_ASSIGN(const std::string own_format, group.text_or("format", format));
-  const std::string what = type + std::to_string(bits) + (symmetric ? " symmetric" : " asymmetric") + ", strategy " +
-                           strategy + ", format " + own_format + ", actorder " + order;
+  const std::string what = type + std::to_string(bits) + (symmetric ? " symmetric" : " asymmetric") +
+                           ", strategy " + strategy + ", format " + own_format + ", actorder " + order;
   const bool static_order = order == "none" || order == "weight" || order == "static";
   if (own_format != "pack-quantized" || bits != 4 || type != "int" || !symmetric || strategy != "group" ||
       !static_order) {
@@ -83,11 +85,12 @@ Status check_weights_group(const Fields& group, const std::string& format, Quant
   }
   WISP_ASSIGN(const std::uint32_t size, w.u32("group_size", 1, kMaxWidth));
   if (size != 32 && size != 64 && size != 128) {
-    return unsupported(w.where() + ": group_size " + std::to_string(size) + " is not supported; supported: 32, 64, 128");
+    return unsupported(w.where() + ": group_size " + std::to_string(size) +
+                       " is not supported; supported: 32, 64, 128");
   }
   if (quant.group != 0 && quant.group != size) {
-    return unsupported(w.where() + ": group_size " + std::to_string(size) + " beside " + std::to_string(quant.group) +
-                       " in another group is not supported");
+    return unsupported(w.where() + ": group_size " + std::to_string(size) + " beside " +
+                       std::to_string(quant.group) + " in another group is not supported");
   }
   quant.group = size;
   return {};
@@ -113,7 +116,8 @@ Status read_quant(const Fields& root, Config& c) {
       WISP_ASSIGN(const Fields groups, q.object("config_groups"));
       for (const auto& [name, value] : groups.json().items()) {
         if (!value.is_object()) return groups.wrong(name, "is not an object");
-        WISP_TRY(check_weights_group(Fields(value, groups.where() + ": " + printable(name)), format, c.quant));
+        WISP_TRY(
+            check_weights_group(Fields(value, groups.where() + ": " + printable(name)), format, c.quant));
       }
       if (c.quant.group == 0) return groups.wrong("weights", "is missing in every group");
       return {};
@@ -126,10 +130,12 @@ Status read_stop_ids(const Fields& f, const Config& c, std::vector<std::uint32_t
   const Json* v = f.find("eos_token_id");
   if (!v) return {};
   const Json list = v->is_array() ? *v : Json::array({*v});
-  if (list.size() > kMaxStopIds) return f.wrong("eos_token_id", "has " + std::to_string(list.size()) + " entries");
+  if (list.size() > kMaxStopIds)
+    return f.wrong("eos_token_id", "has " + std::to_string(list.size()) + " entries");
   for (const auto& id : list) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= c.vocab) {
-      return f.wrong("eos_token_id", "is " + printable(id.dump()) + ", but vocab_size is " + std::to_string(c.vocab));
+      return f.wrong("eos_token_id",
+                     "is " + printable(id.dump()) + ", but vocab_size is " + std::to_string(c.vocab));
     }
     out.push_back(id.get<std::uint32_t>());
   }
@@ -157,7 +163,8 @@ Status read_generation(const Json& json, Config& c) {
 
 Result<YarnSpec> read_yarn(const Fields& f, std::uint32_t max_positions) {
   YarnSpec y;
-  WISP_ASSIGN(y.original_length, f.number_or("original_max_position_embeddings", max_positions, 1.0, kMaxPositions));
+  WISP_ASSIGN(y.original_length,
+              f.number_or("original_max_position_embeddings", max_positions, 1.0, kMaxPositions));
   WISP_ASSIGN(y.factor, f.number_or("factor", max_positions / y.original_length, 1e-3, 1e6));
   WISP_ASSIGN(y.beta_fast, f.number_or("beta_fast", 0.0, 0.0, 1e6));
   WISP_ASSIGN(y.beta_slow, f.number_or("beta_slow", 0.0, 0.0, 1e6));
@@ -203,8 +210,10 @@ Result<Config> load_config(const std::string& folder) {
   WISP_ASSIGN(const std::string text, read_text_file(folder + "/config.json"));
   std::string generation;
   auto read = read_text_file(folder + "/generation_config.json");
-  if (read.ok()) generation = *std::move(read);
-  else if (read.error().code != ErrorCode::kNotFound) return std::move(read).error();
+  if (read.ok())
+    generation = *std::move(read);
+  else if (read.error().code != ErrorCode::kNotFound)
+    return std::move(read).error();
   auto c = parse_config(text, generation);
   if (!c.ok()) return std::move(c).error().within(folder);
   return c;
@@ -226,10 +235,12 @@ Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDe
               from("partial_rotary_factor").number_or("partial_rotary_factor", defaults.partial, 0.0, 1.0));
   r.width = static_cast<std::uint32_t>(head_dim * partial);
   if (r.width == 0 || r.width % 2 != 0) {
-    return top.wrong("partial_rotary_factor", "rotates " + std::to_string(r.width) + " of " + std::to_string(head_dim) +
+    return top.wrong("partial_rotary_factor", "rotates " + std::to_string(r.width) + " of " +
+                                                  std::to_string(head_dim) +
                                                   " entries; an even number above 0 is needed");
   }
-  WISP_ASSIGN(const std::string type, scaling.text_or(scaling.has("rope_type") ? "rope_type" : "type", "default"));
+  WISP_ASSIGN(const std::string type,
+              scaling.text_or(scaling.has("rope_type") ? "rope_type" : "type", "default"));
   if (type == "yarn") {
     WISP_ASSIGN(r.yarn, read_yarn(scaling, c.max_positions));
   } else if (type != "default") {
@@ -247,11 +258,12 @@ Result<std::vector<LayerSpec>> read_sparse_layers(const Config& c) {
   if (f.has("mlp_layer_types")) {
     WISP_ASSIGN(const Json* list, f.array("mlp_layer_types"));
     if (list->size() != c.layers) {
-      return f.wrong("mlp_layer_types", "has " + std::to_string(list->size()) + " entries, num_hidden_layers is " +
-                                            std::to_string(c.layers));
+      return f.wrong("mlp_layer_types", "has " + std::to_string(list->size()) +
+                                            " entries, num_hidden_layers is " + std::to_string(c.layers));
     }
     for (std::size_t i = 0; i < layers.size(); ++i) {
-      if ((*list)[i] == "dense") layers[i].moe = false;
+      if ((*list)[i] == "dense")
+        layers[i].moe = false;
       else if ((*list)[i] != "sparse") {
         return unsupported(f.where() + ": mlp_layer_types " + printable((*list)[i].dump()) +
                            " is not supported; supported: sparse, dense");

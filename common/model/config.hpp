@@ -17,8 +17,8 @@ struct QuantConfig {
   std::uint32_t group = 0;  ///< columns per scale of int4 weights; 0 = not quantised
 };
 
-/// config.json and generation_config.json in either form (publishers' or transformers >= 5), checked. Holds what all
-/// families share; a family reads its own keys through `fields()`.
+/// config.json and generation_config.json in either form (publishers' or transformers >= 5), checked. Holds
+/// what all families share; a family reads its own keys through `fields()`.
 struct Config {
   const Family* family = nullptr;
   std::string model_type, architecture;
@@ -43,16 +43,17 @@ struct RopeDefaults {
   double partial = 1.0;
 };
 
-/// Parses the two texts (`generation` may be empty). Refuses by name: an unknown architecture, activation, rope
-/// type or quantisation; and every number that is impossible.
+/// Parses the two texts (`generation` may be empty). Refuses by name: an unknown architecture, activation,
+/// rope type or quantisation; and every number that is impossible.
 Result<Config> parse_config(std::string_view config, std::string_view generation);
 Result<Config> load_config(const std::string& folder);
 
-/// rope_theta + rope_scaling + partial_rotary_factor, or rope_parameters. `head_dim`: entries that may be rotated.
+/// rope_theta + rope_scaling + partial_rotary_factor, or rope_parameters. `head_dim`: entries that may be
+/// rotated.
 Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDefaults& defaults);
 
-/// Which layers are MoE: mlp_layer_types, else mlp_only_layers and decoder_sparse_step. Reads intermediate_size if a
-/// layer is dense.
+/// Which layers are MoE: mlp_layer_types, else mlp_only_layers and decoder_sparse_step. Reads
+/// intermediate_size if a layer is dense.
 Result<std::vector<LayerSpec>> read_sparse_layers(const Config& c);
 
 }  // namespace wisp::model

@@ -44,13 +44,15 @@ class ExpertReader {
       return {};
     }
     words_.resize(p.data->info->bytes / 4);
-    WISP_TRY(plan_.checkpoint.read(*p.data, 0, {reinterpret_cast<std::uint8_t*>(words_.data()), words_.size() * 4}));
+    WISP_TRY(plan_.checkpoint.read(*p.data, 0,
+                                   {reinterpret_cast<std::uint8_t*>(words_.data()), words_.size() * 4}));
     kernels::tile_int4(m.rows, m.cols, words_.data(), codes);
     raw_.resize(p.scale->info->bytes);
     WISP_TRY(plan_.checkpoint.read(*p.scale, 0, raw_));
     auto narrowed = scales_to_bf16(*plain_format(p.scale->info->dtype), raw_, scales_);
     if (!narrowed.ok()) {
-      return std::move(narrowed).error().within(plan_.checkpoint.file_of(*p.scale) + ": tensor " + p.scale->info->name);
+      return std::move(narrowed).error().within(plan_.checkpoint.file_of(*p.scale) + ": tensor " +
+                                                p.scale->info->name);
     }
     // The offset is a multiple of 64.
     kernels::tile_scales(m.rows, m.cols / m.group, scales_.data(),
@@ -72,8 +74,8 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
     return invalid(options.source + ": is converted already; give the original Hugging Face folder");
   }
   WISP_ASSIGN(ConvertPlan plan, plan_conversion(options.source));
-  WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, plan.bytes, progress,
-                                                       options.free_bytes));
+  WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, plan.bytes,
+                                                       progress, options.free_bytes));
   for (const auto& [name, text] : plan.texts) WISP_TRY(writer.write_text(name, text));
 
   const auto read_rows = [&plan](std::size_t i, std::uint32_t first, std::uint32_t,
@@ -91,7 +93,9 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
   for (std::uint32_t layer = 0; layer < plan.experts.size(); ++layer) {
     const auto& experts = plan.experts[layer];
     if (experts.empty()) continue;
-    const auto fill = [&](std::uint32_t e, std::span<std::uint8_t> out) { return reader.fill(experts[e], out); };
+    const auto fill = [&](std::uint32_t e, std::span<std::uint8_t> out) {
+      return reader.fill(experts[e], out);
+    };
     WISP_TRY(writer.write_experts(plan.layout, layer, plan.manifest, fill));
   }
   WISP_TRY(writer.finish(plan.manifest));
@@ -120,7 +124,8 @@ bool is_hf_folder(const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code ec;
   if (is_wisp_folder(folder) || !fs::is_regular_file(folder + "/config.json", ec)) return false;
-  for (auto it = fs::directory_iterator(folder, ec); !ec && it != fs::directory_iterator(); it.increment(ec)) {
+  for (auto it = fs::directory_iterator(folder, ec); !ec && it != fs::directory_iterator();
+       it.increment(ec)) {
     if (it->path().extension() == ".safetensors") return true;
   }
   return false;

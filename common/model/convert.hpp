@@ -10,9 +10,9 @@
 namespace wisp::model {
 
 struct ConvertOptions {
-  std::string source;       ///< a Hugging Face folder
-  std::string destination;  ///< the folder to be made
-  bool force = false;       ///< replace a WISP folder of that name
+  std::string source;                       ///< a Hugging Face folder
+  std::string destination;                  ///< the folder to be made
+  bool force = false;                       ///< replace a WISP folder of that name
   std::optional<std::uint64_t> free_bytes;  ///< stands in for the disk's figure (tests)
 };
 
@@ -24,9 +24,9 @@ struct ConvertReport {
   std::vector<std::string> notes;  ///< what the user should know, a line each
 };
 
-/// Lays a checkpoint out for streaming. Weights are re-laid, never re-quantised. Everything that can be refused is
-/// refused before a byte is written, by name; so are a full disk and an existing destination. Holds one expert and
-/// 64 MiB beyond the headers and the tokenizer.
+/// Lays a checkpoint out for streaming. Weights are re-laid, never re-quantised. Everything that can be
+/// refused is refused before a byte is written, by name; so are a full disk and an existing destination.
+/// Holds one expert and 64 MiB beyond the headers and the tokenizer.
 Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress);
 
 /// What converting a folder would give.

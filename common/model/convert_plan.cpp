@@ -46,11 +46,14 @@ Status collect_texts(ConvertPlan& plan) {
   if (has_template) return {};
   std::string text;
   if (config) {
-    WISP_ASSIGN(const Json json, parse_json_object(plan.texts.back().second, folder + "/tokenizer_config.json"));
+    WISP_ASSIGN(const Json json,
+                parse_json_object(plan.texts.back().second, folder + "/tokenizer_config.json"));
     WISP_ASSIGN(text, template_of(json));
   }
-  if (text.empty()) plan.notes.push_back("there is no chat template: the model completes text, but does not chat");
-  else plan.texts.emplace_back("chat_template.jinja", std::move(text));
+  if (text.empty())
+    plan.notes.push_back("there is no chat template: the model completes text, but does not chat");
+  else
+    plan.texts.emplace_back("chat_template.jinja", std::move(text));
   return {};
 }
 

@@ -26,10 +26,10 @@ using ExpertSource = std::array<PartSource, 3>;
 struct ConvertPlan {
   Checkpoint checkpoint;
   Config config;
-  Manifest manifest;                               ///< all but the checksums
-  std::vector<DenseItem> items;                    ///< dense tensors in file order
-  std::vector<const Checkpoint::Entry*> sources;   ///< [items]
-  std::vector<std::vector<ExpertSource>> experts;  ///< [layers][experts], empty for dense layers
+  Manifest manifest;                                       ///< all but the checksums
+  std::vector<DenseItem> items;                            ///< dense tensors in file order
+  std::vector<const Checkpoint::Entry*> sources;           ///< [items]
+  std::vector<std::vector<ExpertSource>> experts;          ///< [layers][experts], empty for dense layers
   std::vector<std::pair<std::string, std::string>> texts;  ///< other files: name, contents
   FolderLayout layout;
   std::uint64_t bytes = 0;  ///< of the folder to be made
@@ -41,7 +41,8 @@ Result<ConvertPlan> plan_conversion(const std::string& folder);
 
 // The two halves of the work beneath plan_conversion.
 
-/// Sorts every tensor of the checkpoint into `items`/`sources` and `experts`; fixes spec.tied_head and spec.expert.
+/// Sorts every tensor of the checkpoint into `items`/`sources` and `experts`; fixes spec.tied_head and
+/// spec.expert.
 Status assign_tensors(ConvertPlan& plan);
 /// Tokenizer, template and configs.
 Status collect_texts(ConvertPlan& plan);

@@ -63,14 +63,16 @@ class Sorter {
   Status assign_dense() {
     spec_.tied_head = !dense_.contains("head");
     if (spec_.tied_head && plan_.config.tied == false) {
-      plan_.notes.push_back("lm_head.weight is not stored although tie_word_embeddings is false: the embedding is used");
+      plan_.notes.push_back(
+          "lm_head.weight is not stored although tie_word_embeddings is false: the embedding is used");
     }
     std::size_t taken = 0;
     for (const auto& want : dense_shapes(spec_)) {
       const auto it = dense_.find(want.name);
       if (it == dense_.end()) {
         const bool bias = want.name.ends_with(".bias");
-        const std::string_view base = std::string_view(want.name).substr(0, want.name.size() - (bias ? 5 : 0));
+        const std::string_view base =
+            std::string_view(want.name).substr(0, want.name.size() - (bias ? 5 : 0));
         return not_found(plan_.checkpoint.folder() + ": tensor " + source_of(*plan_.config.family, base) +
                          (bias ? ".bias is missing, but attention_bias is true" : ".weight is missing"));
       }
@@ -78,7 +80,8 @@ class Sorter {
       const Entry& e = *it->second;
       const bool fits = want.matrix ? has_shape(e, {want.rows, want.cols}) : has_shape(e, {want.cols});
       if (!fits) {
-        const std::string hint = want.name == "embed" || want.name == "head" ? " (vocab_size, hidden_size)" : "";
+        const std::string hint =
+            want.name == "embed" || want.name == "head" ? " (vocab_size, hidden_size)" : "";
         return wrong_shape(plan_.checkpoint, e,
                            (want.matrix ? dims({want.rows, want.cols}) : dims({want.cols})) + hint);
       }
@@ -93,10 +96,12 @@ class Sorter {
     if (taken == dense_.size()) return {};
     const auto wanted = dense_shapes(spec_);
     for (const auto& [name, e] : dense_) {
-      const bool used = std::any_of(wanted.begin(), wanted.end(), [&n = name](const DenseShape& w) { return w.name == n; });
+      const bool used =
+          std::any_of(wanted.begin(), wanted.end(), [&n = name](const DenseShape& w) { return w.name == n; });
       if (used) continue;
-      const char* why = name.ends_with(".bias") ? ": is stored, but the config says that there is no such bias"
-                                                : ": is stored, but the config gives this layer no such tensor";
+      const char* why = name.ends_with(".bias")
+                            ? ": is stored, but the config says that there is no such bias"
+                            : ": is stored, but the config gives this layer no such tensor";
       return invalid(where(plan_.checkpoint, *e) + why);
     }
     return {};
@@ -112,8 +117,8 @@ class Sorter {
       }
     }
     const bool coded = *formats[0] == WeightFormat::kInt4 || *formats[2] == WeightFormat::kInt4;
-    spec_.expert =
-        lay_out_expert(spec_.hidden, spec_.moe_width, *formats[0], *formats[2], coded ? plan_.config.quant.group : 0);
+    spec_.expert = lay_out_expert(spec_.hidden, spec_.moe_width, *formats[0], *formats[2],
+                                  coded ? plan_.config.quant.group : 0);
     return {};
   }
 
@@ -132,34 +137,43 @@ class Sorter {
     if (!m) return unknown(e);
     if (m->rule->role == Role::kSkip) return {};
     if (m->layer >= spec_.layers.size()) {
-      return invalid(where(plan_.checkpoint, e) + ": num_hidden_layers is " + std::to_string(spec_.layers.size()));
+      return invalid(where(plan_.checkpoint, e) + ": num_hidden_layers is " +
+                     std::to_string(spec_.layers.size()));
     }
     switch (m->rule->role) {
-      case Role::kDense: return sort_dense(e, name, *m);
-      case Role::kExpert: return sort_expert(e, name, *m);
-      case Role::kFusedExpert: return sort_fused(e, name, *m);
-      case Role::kSkip: break;
+      case Role::kDense:
+        return sort_dense(e, name, *m);
+      case Role::kExpert:
+        return sort_expert(e, name, *m);
+      case Role::kFusedExpert:
+        return sort_fused(e, name, *m);
+      case Role::kSkip:
+        break;
     }
     return {};
   }
 
   Status sort_dense(const Entry& e, const TensorName& name, const NameMatch& m) {
     std::string canonical = fill_name(m.rule->canonical, m.layer);
-    if (name.kind == Kind::kBias) canonical += ".bias";
+    if (name.kind == Kind::kBias)
+      canonical += ".bias";
     else if (name.kind == Kind::kPacked || name.kind == Kind::kScale || name.kind == Kind::kZeroPoint ||
              name.kind == Kind::kShape) {
-      return unsupported(where(plan_.checkpoint, e) + ": a quantised dense tensor is not supported; only experts may be");
-    } else if (name.kind != Kind::kWeight) return unknown(e);
+      return unsupported(where(plan_.checkpoint, e) +
+                         ": a quantised dense tensor is not supported; only experts may be");
+    } else if (name.kind != Kind::kWeight)
+      return unknown(e);
     dense_.emplace(std::move(canonical), &e);
     return {};
   }
 
   Status sort_expert(const Entry& e, const TensorName& name, const NameMatch& m) {
     auto& layer = plan_.experts[m.layer];
-    if (layer.empty()) return invalid(where(plan_.checkpoint, e) + ": the config says that this layer has no experts");
+    if (layer.empty())
+      return invalid(where(plan_.checkpoint, e) + ": the config says that this layer has no experts");
     if (m.expert >= layer.size()) {
-      return invalid(where(plan_.checkpoint, e) + ": the config says that there are " + std::to_string(layer.size()) +
-                     " experts");
+      return invalid(where(plan_.checkpoint, e) + ": the config says that there are " +
+                     std::to_string(layer.size()) + " experts");
     }
     PartSource& p = layer[m.expert][static_cast<std::size_t>(m.rule->part)];
     switch (name.kind) {
@@ -169,12 +183,17 @@ class Sorter {
         p.data = &e;
         p.packed = name.kind == Kind::kPacked;
         return {};
-      case Kind::kScale: p.scale = &e; return {};
-      case Kind::kShape: p.shape = &e; return {};
+      case Kind::kScale:
+        p.scale = &e;
+        return {};
+      case Kind::kShape:
+        p.shape = &e;
+        return {};
       case Kind::kZeroPoint:
         return unsupported(where(plan_.checkpoint, e) + ": asymmetric int4 (zero points) is not supported");
       case Kind::kBias:
-      case Kind::kOther: break;
+      case Kind::kOther:
+        break;
     }
     return unknown(e);
   }
@@ -199,14 +218,17 @@ class Sorter {
     if (!gate_up && !down) return {};
     const std::uint64_t n = spec_.router.experts, w = spec_.moe_width, h = spec_.hidden;
     const std::string folder = plan_.checkpoint.folder() + ": layer " + std::to_string(layer);
-    if (!gate_up || !down) return invalid(folder + " has only one of experts.gate_up_proj and experts.down_proj");
-    if (!has_shape(*gate_up, {n, 2 * w, h})) return wrong_shape(plan_.checkpoint, *gate_up, dims({n, 2 * w, h}));
+    if (!gate_up || !down)
+      return invalid(folder + " has only one of experts.gate_up_proj and experts.down_proj");
+    if (!has_shape(*gate_up, {n, 2 * w, h}))
+      return wrong_shape(plan_.checkpoint, *gate_up, dims({n, 2 * w, h}));
     if (!has_shape(*down, {n, h, w})) return wrong_shape(plan_.checkpoint, *down, dims({n, h, w}));
     const std::uint64_t matrix_up = w * h * bits_of(gate_up->info->dtype) / 8;
     const std::uint64_t matrix_down = w * h * bits_of(down->info->dtype) / 8;
     for (std::uint64_t e = 0; e < n; ++e) {
       ExpertSource& x = plan_.experts[layer][e];
-      if (x[0].data || x[1].data || x[2].data) return invalid(folder + " has its experts both fused and apart");
+      if (x[0].data || x[1].data || x[2].data)
+        return invalid(folder + " has its experts both fused and apart");
       x[0].data = x[1].data = gate_up;
       x[0].offset = 2 * e * matrix_up;
       x[1].offset = x[0].offset + matrix_up;
@@ -222,8 +244,9 @@ class Sorter {
     const std::uint64_t rows = part == 2 ? spec_.hidden : spec_.moe_width;
     const std::uint64_t cols = part == 2 ? spec_.moe_width : spec_.hidden;
     if (!p.data) {
-      return not_found(plan_.checkpoint.folder() + ": the " + std::string(kPartNames[part]) + " matrix of layer " +
-                       std::to_string(layer) + " expert " + std::to_string(expert) + " is missing");
+      return not_found(plan_.checkpoint.folder() + ": the " + std::string(kPartNames[part]) +
+                       " matrix of layer " + std::to_string(layer) + " expert " + std::to_string(expert) +
+                       " is missing");
     }
     std::optional<WeightFormat> format;
     if (p.packed) {
@@ -232,10 +255,12 @@ class Sorter {
     } else {
       if (p.scale || p.shape) return unknown(p.scale ? *p.scale : *p.shape);
       const bool fused = p.data->info->shape.size() == 3;
-      if (!fused && !has_shape(*p.data, {rows, cols})) return wrong_shape(plan_.checkpoint, *p.data, dims({rows, cols}));
+      if (!fused && !has_shape(*p.data, {rows, cols}))
+        return wrong_shape(plan_.checkpoint, *p.data, dims({rows, cols}));
       format = plain_format(p.data->info->dtype);
       if (!format) {
-        return unsupported(where(plan_.checkpoint, *p.data) + ": dtype " + std::string(name_of(p.data->info->dtype)) +
+        return unsupported(where(plan_.checkpoint, *p.data) + ": dtype " +
+                           std::string(name_of(p.data->info->dtype)) +
                            " is not supported for an expert; supported: F32, BF16, F16, packed int4");
       }
     }
@@ -258,17 +283,20 @@ class Sorter {
       return wrong_shape(c, *p.data, "I32 " + dims({rows, (cols + 7) / 8}));
     }
     if (cols % group != 0) {
-      return unsupported(where(c, *p.data) + ": " + std::to_string(cols) + " columns are not a multiple of the group of " +
-                         std::to_string(group));
+      return unsupported(where(c, *p.data) + ": " + std::to_string(cols) +
+                         " columns are not a multiple of the group of " + std::to_string(group));
     }
     if (!p.scale) return not_found(where(c, *p.data) + ": its weight_scale is missing");
-    if (!has_shape(*p.scale, {rows, cols / group})) return wrong_shape(c, *p.scale, dims({rows, cols / group}));
+    if (!has_shape(*p.scale, {rows, cols / group}))
+      return wrong_shape(c, *p.scale, dims({rows, cols / group}));
     if (!plain_format(p.scale->info->dtype)) {
-      return unsupported(where(c, *p.scale) + ": scales of dtype " + std::string(name_of(p.scale->info->dtype)) +
+      return unsupported(where(c, *p.scale) + ": scales of dtype " +
+                         std::string(name_of(p.scale->info->dtype)) +
                          " are not supported; supported: BF16, and F16 or F32 where they are exact in BF16");
     }
     if (!p.shape) return {};
-    if (p.shape->info->dtype != Dtype::kI64 || !has_shape(*p.shape, {2})) return wrong_shape(c, *p.shape, "I64 [2]");
+    if (p.shape->info->dtype != Dtype::kI64 || !has_shape(*p.shape, {2}))
+      return wrong_shape(c, *p.shape, "I64 [2]");
     std::uint64_t stored[2];
     std::uint8_t raw[16];
     WISP_TRY(c.read(*p.shape, 0, raw));

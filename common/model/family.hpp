@@ -21,8 +21,8 @@ enum class Role : std::uint8_t {
 /// Which matrix of an expert.
 enum class Part : std::uint8_t { kGate, kUp, kDown, kGateUp };
 
-/// One line of a family's table of names: a module of the checkpoint (a tensor's name without its last component)
-/// with `{L}` for a layer's number and `{E}` for an expert's, and what it is.
+/// One line of a family's table of names: a module of the checkpoint (a tensor's name without its last
+/// component) with `{L}` for a layer's number and `{E}` for an expert's, and what it is.
 struct NameRule {
   std::string_view source;
   Role role = Role::kDense;

@@ -40,20 +40,28 @@ float widen_half(std::uint16_t h) {
 
 std::optional<std::size_t> first_non_finite(WeightFormat f, std::span<const std::uint8_t> data) {
   switch (f) {
-    case WeightFormat::kF32: return find_exponent<std::uint32_t>(data, 0x7f800000u);
-    case WeightFormat::kBf16: return find_exponent<std::uint16_t>(data, 0x7f80);
-    case WeightFormat::kF16: return find_exponent<std::uint16_t>(data, 0x7c00);
-    case WeightFormat::kInt4: return std::nullopt;
+    case WeightFormat::kF32:
+      return find_exponent<std::uint32_t>(data, 0x7f800000u);
+    case WeightFormat::kBf16:
+      return find_exponent<std::uint16_t>(data, 0x7f80);
+    case WeightFormat::kF16:
+      return find_exponent<std::uint16_t>(data, 0x7c00);
+    case WeightFormat::kInt4:
+      return std::nullopt;
   }
   return std::nullopt;
 }
 
 std::optional<WeightFormat> plain_format(Dtype t) {
   switch (t) {
-    case Dtype::kF32: return WeightFormat::kF32;
-    case Dtype::kBf16: return WeightFormat::kBf16;
-    case Dtype::kF16: return WeightFormat::kF16;
-    default: return std::nullopt;
+    case Dtype::kF32:
+      return WeightFormat::kF32;
+    case Dtype::kBf16:
+      return WeightFormat::kBf16;
+    case Dtype::kF16:
+      return WeightFormat::kF16;
+    default:
+      return std::nullopt;
   }
 }
 

@@ -11,15 +11,20 @@ using kernels::WeightFormat;
 
 const char* dtype_of(WeightFormat f) {
   switch (f) {
-    case WeightFormat::kF32: return "F32";
-    case WeightFormat::kBf16: return "BF16";
-    case WeightFormat::kF16: return "F16";
-    case WeightFormat::kInt4: return "U8";
+    case WeightFormat::kF32:
+      return "F32";
+    case WeightFormat::kBf16:
+      return "BF16";
+    case WeightFormat::kF16:
+      return "F16";
+    case WeightFormat::kInt4:
+      return "U8";
   }
   return "U8";
 }
 
-/// Entries in the order of their offsets; readers of the format allow no gap, so padding gets tensors of its own.
+/// Entries in the order of their offsets; readers of the format allow no gap, so padding gets tensors of its
+/// own.
 class HeaderText {
  public:
   void add(const std::string& name, const char* dtype, const Json& shape, std::uint64_t bytes) {
@@ -36,13 +41,15 @@ class HeaderText {
 
   /// The length word and the header, padded with blanks so that the data begins at a multiple of 4096.
   std::string finish(const char* content) const {
-    std::string s = "{\"__metadata__\":" +
-                    Json{{"format", "wisp"}, {"layout_version", std::to_string(kLayoutVersion)}, {"content", content}}
-                        .dump() +
-                    (text_.empty() ? "" : ",") + text_ + "}";
+    std::string s =
+        "{\"__metadata__\":" +
+        Json{{"format", "wisp"}, {"layout_version", std::to_string(kLayoutVersion)}, {"content", content}}
+            .dump() +
+        (text_.empty() ? "" : ",") + text_ + "}";
     s.resize(round_up(8 + s.size(), kExtentAlign) - 8, ' ');
     std::string out;
-    for (unsigned i = 0; i < 8; ++i) out.push_back(static_cast<char>(std::uint64_t{s.size()} >> (8 * i) & 0xff));
+    for (unsigned i = 0; i < 8; ++i)
+      out.push_back(static_cast<char>(std::uint64_t{s.size()} >> (8 * i) & 0xff));
     return out + s;
   }
 
@@ -70,10 +77,10 @@ FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items) {
     dense.pad(kPlaneAlign);
     t.offset = dense.end();
     t.bytes = item.matrix ? kernels::codes_bytes(item.format, item.rows, item.cols) : row_bytes(item);
-    const Json shape = item.matrix
-                           ? Json::array({kernels::tiles_of(item.rows), kernels::dwords_of(item.format, item.cols),
-                                          kernels::kTileRows, kernels::columns_per_dword(item.format)})
-                           : Json::array({item.cols});
+    const Json shape =
+        item.matrix ? Json::array({kernels::tiles_of(item.rows), kernels::dwords_of(item.format, item.cols),
+                                   kernels::kTileRows, kernels::columns_per_dword(item.format)})
+                    : Json::array({item.cols});
     dense.add(item.name, dtype_of(item.format), shape, t.bytes);
     m.dense.emplace(item.name, t);
   }
@@ -94,7 +101,8 @@ FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items) {
     for (std::uint32_t e = 0; e < m.spec.router.experts; ++e) {
       header.add(layer_tensor(i, "experts." + std::to_string(e)), "U8", Json::array({stride}), stride);
     }
-    out.expert_headers[i] = header.finish("one extent per expert: gate, up, down in tiles, each followed by its scales");
+    out.expert_headers[i] =
+        header.finish("one extent per expert: gate, up, down in tiles, each followed by its scales");
     m.experts[i].file = name;
     m.experts[i].extents.resize(m.spec.router.experts);
     for (std::uint32_t e = 0; e < m.spec.router.experts; ++e) {

@@ -43,7 +43,8 @@ Status remove_leftovers(const fs::path& dst) {
   const std::string prefix = dst.filename().string() + ".partial-";
   std::vector<fs::path> found;
   std::error_code ec;
-  for (auto it = fs::directory_iterator(dst.parent_path(), ec); !ec && it != fs::directory_iterator(); it.increment(ec)) {
+  for (auto it = fs::directory_iterator(dst.parent_path(), ec); !ec && it != fs::directory_iterator();
+       it.increment(ec)) {
     if (it->path().filename().string().starts_with(prefix)) found.push_back(it->path());
   }
   if (ec) return io_error(dst.parent_path().string() + ": " + ec.message());
@@ -75,8 +76,9 @@ Status check_room(const fs::path& parent, std::uint64_t need, std::optional<std:
     free_bytes = std::uint64_t{st.f_bavail} * st.f_frsize;
   }
   if (need <= *free_bytes) return {};
-  return exhausted(parent.string() + ": needs " + std::to_string(need) + " bytes, " + std::to_string(*free_bytes) +
-                   " are free; " + std::to_string(need - *free_bytes) + " more are needed");
+  return exhausted(parent.string() + ": needs " + std::to_string(need) + " bytes, " +
+                   std::to_string(*free_bytes) + " are free; " + std::to_string(need - *free_bytes) +
+                   " more are needed");
 }
 
 }  // namespace
@@ -129,8 +131,10 @@ Result<FolderWriter> FolderWriter::begin(const std::string& dst, bool force, std
   std::error_code ec;
   fs::path path = fs::absolute(dst, ec).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // a trailing slash
-  if (dst.empty() || ec || !path.has_filename()) return invalid("'" + dst + "' is not a folder that can be written");
-  if (!fs::is_directory(path.parent_path(), ec)) return not_found(path.parent_path().string() + ": no such folder");
+  if (dst.empty() || ec || !path.has_filename())
+    return invalid("'" + dst + "' is not a folder that can be written");
+  if (!fs::is_directory(path.parent_path(), ec))
+    return not_found(path.parent_path().string() + ": no such folder");
   WISP_TRY(check_destination(path, force));
   WISP_TRY(remove_leftovers(path));
   WISP_TRY(check_room(path.parent_path(), need_bytes, free_bytes));
@@ -170,7 +174,8 @@ Status FolderWriter::write_dense(const FolderLayout& layout, const std::vector<D
     WISP_TRY(file.write(std::span(zeros).first(t.offset - at)));
     const std::uint64_t row = row_bytes(item);
     const auto step = static_cast<std::uint32_t>(
-        std::max<std::uint64_t>(1, std::min<std::uint64_t>(item.rows, kRowGroupBytes / row) / kernels::kTileRows) *
+        std::max<std::uint64_t>(
+            1, std::min<std::uint64_t>(item.rows, kRowGroupBytes / row) / kernels::kTileRows) *
         kernels::kTileRows);
     XXH3_64bits_reset(hash);
     for (std::uint32_t first = 0; first < item.rows; first += step) {
@@ -232,8 +237,10 @@ Status FolderWriter::finish(Manifest& m) {
   }
   const bool no_flags = errno == EINVAL || errno == ENOSYS;  // a file system without renameat2
   if (!no_flags && errno != EEXIST) return os_error(dst_, "rename");
-  if (force_) WISP_TRY(check_destination(dst_, true));
-  else if (!no_flags || fs::exists(dst_)) return invalid(dst_ + ": appeared while the model was written");
+  if (force_)
+    WISP_TRY(check_destination(dst_, true));
+  else if (!no_flags || fs::exists(dst_))
+    return invalid(dst_ + ": appeared while the model was written");
   if (force_ && !no_flags) {
     if (::syscall(SYS_renameat2, AT_FDCWD, partial_.c_str(), AT_FDCWD, dst_.c_str(), RENAME_EXCHANGE) != 0) {
       return os_error(dst_, "exchange");

@@ -33,23 +33,24 @@ using FillExpert = std::function<Status(std::uint32_t expert, std::span<std::uin
 
 /// Where everything of a folder will lie, before a byte of it is written.
 struct FolderLayout {
-  std::string dense_header;                  ///< length word and padded header of the dense file
-  std::vector<std::string> expert_headers;   ///< [layers], empty for dense layers
-  std::uint64_t weight_bytes = 0;            ///< of all weight files, headers included
-  std::uint64_t total_bytes = 0;             ///< with the manifest
+  std::string dense_header;                 ///< length word and padded header of the dense file
+  std::vector<std::string> expert_headers;  ///< [layers], empty for dense layers
+  std::uint64_t weight_bytes = 0;           ///< of all weight files, headers included
+  std::uint64_t total_bytes = 0;            ///< with the manifest
 };
 /// Fills the manifest's offsets, sizes and file names from its spec and the dense items; checksums stay zero.
 FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items);
 
-/// Builds a model folder under `<dst>.partial-<pid>` and puts it in place when it is whole. The folder is locked
-/// (flock) while its writer lives, so that the kernel tells a dead run's leftovers from a live run's work. Whatever
-/// is unfinished is removed by the destructor.
+/// Builds a model folder under `<dst>.partial-<pid>` and puts it in place when it is whole. The folder is
+/// locked (flock) while its writer lives, so that the kernel tells a dead run's leftovers from a live run's
+/// work. Whatever is unfinished is removed by the destructor.
 class FolderWriter {
  public:
-  /// Refuses where `dst` exists (unless `force`, and then only a WISP folder or an empty one is replaced), where
-  /// another run is writing it, and where fewer than `need_bytes` are free. `free_bytes` stands in for the disk's
-  /// figure (tests).
-  static Result<FolderWriter> begin(const std::string& dst, bool force, std::uint64_t need_bytes, ProgressFn progress,
+  /// Refuses where `dst` exists (unless `force`, and then only a WISP folder or an empty one is replaced),
+  /// where another run is writing it, and where fewer than `need_bytes` are free. `free_bytes` stands in for
+  /// the disk's figure (tests).
+  static Result<FolderWriter> begin(const std::string& dst, bool force, std::uint64_t need_bytes,
+                                    ProgressFn progress,
                                     std::optional<std::uint64_t> free_bytes = std::nullopt);
   FolderWriter(FolderWriter&&) noexcept;
   FolderWriter& operator=(FolderWriter&&) = delete;

@@ -20,8 +20,10 @@ bool too_deep(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
@@ -114,7 +116,8 @@ Result<std::uint64_t> Fields::u64(std::string_view key, std::uint64_t min, std::
   const bool negative = !v->is_number_unsigned() && v->get<std::int64_t>() < 0;
   const std::uint64_t n = negative ? 0 : v->get<std::uint64_t>();
   if (negative || n < min || n > max) {
-    return wrong(key, "is " + shown(*v) + "; allowed is " + std::to_string(min) + " to " + std::to_string(max));
+    return wrong(key,
+                 "is " + shown(*v) + "; allowed is " + std::to_string(min) + " to " + std::to_string(max));
   }
   return n;
 }

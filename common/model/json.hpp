@@ -25,8 +25,8 @@ Result<Json> parse_json_object(std::string_view text, const std::string& what);
 /// A name or value out of a hostile file, made fit for one line of an error: cut, control bytes replaced.
 std::string printable(std::string_view text);
 
-/// Checked access to the keys of one JSON object: every getter returns an Error that names the file, the key and
-/// what is wrong. A key whose value is null counts as absent. Borrows the object.
+/// Checked access to the keys of one JSON object: every getter returns an Error that names the file, the key
+/// and what is wrong. A key whose value is null counts as absent. Borrows the object.
 class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(&object), where_(std::move(where)) {}

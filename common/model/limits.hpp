@@ -20,6 +20,8 @@ inline constexpr std::uint64_t kExtentAlign = 4096;
 /// The alignment of every plane and dense tensor: one cache line, one vector of 16 dwords.
 inline constexpr std::uint64_t kPlaneAlign = 64;
 
-constexpr std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) { return (n + unit - 1) / unit * unit; }
+constexpr std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
 
 }  // namespace wisp::model

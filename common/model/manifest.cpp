@@ -42,7 +42,8 @@ Result<WeightFormat> parse_format(const Fields& f) {
 /// A file beside the manifest; a path could lead anywhere.
 Result<std::string> parse_file_name(const Fields& f, std::string_view key) {
   WISP_ASSIGN(std::string name, f.text(key));
-  if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos || name.find('\0') != name.npos) {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos ||
+      name.find('\0') != name.npos) {
     return f.wrong(key, "is " + printable(name) + ", which is not a file name");
   }
   return name;
@@ -68,7 +69,8 @@ Status parse_rope(const Fields& f, RopeSpec& r) {
 
 Status parse_layers(const Fields& f, ModelSpec& m) {
   WISP_ASSIGN(const Json* layers, f.array("layers"));
-  if (layers->size() > kMaxLayers) return f.wrong("layers", "has " + std::to_string(layers->size()) + " entries");
+  if (layers->size() > kMaxLayers)
+    return f.wrong("layers", "has " + std::to_string(layers->size()) + " entries");
   for (const auto& v : *layers) {
     if (v == "moe") {
       m.layers.push_back({});
@@ -177,7 +179,8 @@ Status parse_dense(const Fields& f, Manifest& m) {
     ranges.emplace_back(t.offset, t.offset + t.bytes);
     m.dense.emplace(want.name, t);
   }
-  if (tensors.json().size() != m.dense.size()) return invalid(tensors.where() + ": holds tensors that the model lacks");
+  if (tensors.json().size() != m.dense.size())
+    return invalid(tensors.where() + ": holds tensors that the model lacks");
   std::sort(ranges.begin(), ranges.end());
   for (std::size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].first < ranges[i - 1].second) return invalid(tensors.where() + ": two tensors overlap");
@@ -202,7 +205,8 @@ Status parse_extents(const Fields& f, std::uint32_t layer, Manifest& m, LayerExp
     ExpertExtent x;
     x.offset = v[0].get<std::uint64_t>();
     if (x.offset % kExtentAlign != 0 || x.offset > std::uint64_t{1} << 60) {
-      return invalid(who + ": offset " + std::to_string(x.offset) + " is not a multiple of 4096 or too large");
+      return invalid(who + ": offset " + std::to_string(x.offset) +
+                     " is not a multiple of 4096 or too large");
     }
     WISP_ASSIGN(x.checksum, parse_hex(v[1], who));
     offsets.push_back(x.offset);
@@ -230,7 +234,8 @@ Status parse_experts(const Fields& root, Manifest& m) {
     }
     if (v.is_object()) {
       WISP_TRY(parse_extents(Fields(v, root.where() + ": experts " + std::to_string(i)), i, m, layer));
-      if (!files.insert(layer.file).second) return root.wrong("experts", "names " + printable(layer.file) + " twice");
+      if (!files.insert(layer.file).second)
+        return root.wrong("experts", "names " + printable(layer.file) + " twice");
     }
     m.experts.push_back(std::move(layer));
   }
@@ -345,7 +350,8 @@ Result<Manifest> parse_manifest(std::string_view text) {
   const Json* hash = root.find("model_hash");
   WISP_ASSIGN(m.model_hash, parse_hex(hash ? *hash : Json(), std::string(kFile) + ": model_hash"));
   if (m.model_hash != hash_of_weights(m)) {
-    return corrupt(std::string(kFile) + ": model_hash does not go with the checksums; convert the model again");
+    return corrupt(std::string(kFile) +
+                   ": model_hash does not go with the checksums; convert the model again");
   }
   return m;
 }

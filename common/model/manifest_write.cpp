@@ -63,8 +63,9 @@ Json spec_json(const ModelSpec& m) {
 }
 
 Json generation_json(const GenerationDefaults& g) {
-  return {{"sample", g.sample}, {"temperature", g.temperature}, {"top_k", g.top_k},
-          {"top_p", g.top_p},   {"min_p", g.min_p},             {"eos", g.eos}};
+  return {{"sample", g.sample}, {"temperature", g.temperature},
+          {"top_k", g.top_k},   {"top_p", g.top_p},
+          {"min_p", g.min_p},   {"eos", g.eos}};
 }
 
 }  // namespace
@@ -79,7 +80,8 @@ std::string write_manifest(const Manifest& m) {
   s += ",\n\"model_hash\": \"" + hex(m.model_hash) + "\"";
   s += ",\n\"spec\": " + spec_json(m.spec).dump(1);
   s += ",\n\"generation\": " + text(generation_json(m.generation));
-  s += ",\n\"dense\": {\"file\": " + text(m.dense_file) + ", \"file_offset\": " + std::to_string(m.dense_file_offset) +
+  s += ",\n\"dense\": {\"file\": " + text(m.dense_file) +
+       ", \"file_offset\": " + std::to_string(m.dense_file_offset) +
        ", \"bytes\": " + std::to_string(m.dense_bytes) + ", \"tensors\": {";
   bool first = true;
   for (const auto& [name, t] : m.dense) {

@@ -23,12 +23,23 @@ struct DtypeRow {
   std::uint64_t bits;
 };
 constexpr std::array<DtypeRow, 17> kDtypes{{
-    {Dtype::kBool, "BOOL", 8},       {Dtype::kU8, "U8", 8},           {Dtype::kI8, "I8", 8},
-    {Dtype::kF8E4M3, "F8_E4M3", 8},  {Dtype::kF8E5M2, "F8_E5M2", 8},  {Dtype::kF8E8M0, "F8_E8M0", 8},
-    {Dtype::kF4, "F4", 4},           {Dtype::kU16, "U16", 16},        {Dtype::kI16, "I16", 16},
-    {Dtype::kF16, "F16", 16},        {Dtype::kBf16, "BF16", 16},      {Dtype::kU32, "U32", 32},
-    {Dtype::kI32, "I32", 32},        {Dtype::kF32, "F32", 32},        {Dtype::kU64, "U64", 64},
-    {Dtype::kI64, "I64", 64},        {Dtype::kF64, "F64", 64},
+    {Dtype::kBool, "BOOL", 8},
+    {Dtype::kU8, "U8", 8},
+    {Dtype::kI8, "I8", 8},
+    {Dtype::kF8E4M3, "F8_E4M3", 8},
+    {Dtype::kF8E5M2, "F8_E5M2", 8},
+    {Dtype::kF8E8M0, "F8_E8M0", 8},
+    {Dtype::kF4, "F4", 4},
+    {Dtype::kU16, "U16", 16},
+    {Dtype::kI16, "I16", 16},
+    {Dtype::kF16, "F16", 16},
+    {Dtype::kBf16, "BF16", 16},
+    {Dtype::kU32, "U32", 32},
+    {Dtype::kI32, "I32", 32},
+    {Dtype::kF32, "F32", 32},
+    {Dtype::kU64, "U64", 64},
+    {Dtype::kI64, "I64", 64},
+    {Dtype::kF64, "F64", 64},
 }};
 
 /// Takes the header event by event, so that nothing but the tensors is ever held, whatever the text nests.
@@ -47,7 +58,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     if (in_metadata_) return value("a number");
     if (!in_list_) return value("a number");
     if (key_ == "shape") {
-      if (tensor_.shape.size() == kMaxRank) return fail("has more than " + std::to_string(kMaxRank) + " dimensions");
+      if (tensor_.shape.size() == kMaxRank)
+        return fail("has more than " + std::to_string(kMaxRank) + " dimensions");
       tensor_.shape.push_back(n);
     } else {
       if (offsets_ == 2) return fail("has more than two data_offsets");
@@ -76,7 +88,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       if (k == "__metadata__") {
         metadata_next_ = true;
       } else {
-        if (out_.size() == kMaxTensors) return fail("is one more than " + std::to_string(kMaxTensors) + " tensors", k);
+        if (out_.size() == kMaxTensors)
+          return fail("is one more than " + std::to_string(kMaxTensors) + " tensors", k);
         tensor_ = {};
         tensor_.name = k;
         offsets_ = seen_ = 0;
@@ -137,10 +150,14 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
   bool fail(const std::string& what) { return fail(what, tensor_.name); }
   bool value(std::string_view what) {
-    if (depth_ == 0) problem_ = "the header is not an object";
-    else if (in_metadata_ || metadata_next_) problem_ = "__metadata__ holds more than strings";
-    else if (depth_ == 1) fail("is described by " + std::string(what));
-    else fail("has " + std::string(what) + " where " + key_ + " expects something else");
+    if (depth_ == 0)
+      problem_ = "the header is not an object";
+    else if (in_metadata_ || metadata_next_)
+      problem_ = "__metadata__ holds more than strings";
+    else if (depth_ == 1)
+      fail("is described by " + std::string(what));
+    else
+      fail("has " + std::string(what) + " where " + key_ + " expects something else");
     return false;
   }
 
@@ -230,8 +247,8 @@ Result<SafetensorsHeader> parse_safetensors(std::string_view head, std::uint64_t
     const auto need = bytes_of(t);
     if (!need) return invalid(who + ": the shape " + describe(t) + " overflows");
     if (*need != t.bytes) {
-      return invalid(who + ": " + describe(t) + " needs " + std::to_string(*need) + " bytes, its data_offsets span " +
-                     std::to_string(t.bytes));
+      return invalid(who + ": " + describe(t) + " needs " + std::to_string(*need) +
+                     " bytes, its data_offsets span " + std::to_string(t.bytes));
     }
     if (t.offset < end) return invalid(who + ": overlaps tensor " + printable(before->name));
     if (t.offset > end) {
@@ -243,8 +260,9 @@ Result<SafetensorsHeader> parse_safetensors(std::string_view head, std::uint64_t
   }
   const std::uint64_t data = file_bytes - out.data_offset;
   if (end > data) {
-    return invalid(file + ": truncated: tensor " + printable(before->name) + " ends at byte " + std::to_string(end) +
-                   " of the data, of which only " + std::to_string(data) + " are there; download the file again");
+    return invalid(file + ": truncated: tensor " + printable(before->name) + " ends at byte " +
+                   std::to_string(end) + " of the data, of which only " + std::to_string(data) +
+                   " are there; download the file again");
   }
   if (end < data) {
     return invalid(file + ": " + std::to_string(data - end) + " bytes after the last tensor belong to none");

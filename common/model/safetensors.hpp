@@ -12,7 +12,8 @@ namespace wisp::model {
 
 /// A file that claims a header of terabytes would make the reader allocate them. The format's own limit.
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-/// A header of nothing but tiny entries costs a multiple of its bytes in memory. The largest models have 250,000.
+/// A header of nothing but tiny entries costs a multiple of its bytes in memory. The largest models have
+/// 250,000.
 inline constexpr std::size_t kMaxTensors = 1'000'000;
 /// Names are copied into maps and errors; real ones have fewer than 100 bytes.
 inline constexpr std::size_t kMaxTensorName = 512;
@@ -20,8 +21,23 @@ inline constexpr std::size_t kMaxTensorName = 512;
 inline constexpr std::size_t kMaxRank = 8;
 
 enum class Dtype : std::uint8_t {
-  kBool, kU8, kI8, kF8E4M3, kF8E5M2, kF8E8M0, kF4,
-  kU16, kI16, kF16, kBf16, kU32, kI32, kF32, kU64, kI64, kF64,
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kF4,
+  kU16,
+  kI16,
+  kF16,
+  kBf16,
+  kU32,
+  kI32,
+  kF32,
+  kU64,
+  kI64,
+  kF64,
 };
 /// As the header spells it: "BF16".
 std::string_view name_of(Dtype t);
@@ -39,14 +55,15 @@ struct TensorInfo {
 std::string describe(const TensorInfo& t);
 
 struct SafetensorsHeader {
-  std::uint64_t data_offset = 0;  ///< bytes from the start of the file to the data section
+  std::uint64_t data_offset = 0;    ///< bytes from the start of the file to the data section
   std::vector<TensorInfo> tensors;  ///< by offset
 };
 
-/// Reads the length word and the header at the start of `head`; `file_bytes` is the size of the whole file. Checks
-/// that every shape agrees with its range, that the ranges cover the data section without gap or overlap, and that
-/// the file has exactly the promised size. Errors name `file`, the tensor and the cause.
-Result<SafetensorsHeader> parse_safetensors(std::string_view head, std::uint64_t file_bytes, const std::string& file);
+/// Reads the length word and the header at the start of `head`; `file_bytes` is the size of the whole file.
+/// Checks that every shape agrees with its range, that the ranges cover the data section without gap or
+/// overlap, and that the file has exactly the promised size. Errors name `file`, the tensor and the cause.
+Result<SafetensorsHeader> parse_safetensors(std::string_view head, std::uint64_t file_bytes,
+                                            const std::string& file);
 
 /// An open file. Only ranges that are asked for are read (pread); nothing is mapped.
 class SafetensorsFile {

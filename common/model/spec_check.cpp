@@ -9,8 +9,8 @@ namespace {
 
 Status in_range(const char* what, std::uint64_t n, std::uint64_t min, std::uint64_t max) {
   if (n >= min && n <= max) return {};
-  return invalid(std::string(what) + " is " + std::to_string(n) + "; allowed is " + std::to_string(min) + " to " +
-                 std::to_string(max));
+  return invalid(std::string(what) + " is " + std::to_string(n) + "; allowed is " + std::to_string(min) +
+                 " to " + std::to_string(max));
 }
 
 Status check_attention(const AttentionSpec& a) {
@@ -35,22 +35,25 @@ Status check_attention(const AttentionSpec& a) {
 
 Status check_expert(const ModelSpec& m) {
   const ExpertShape& e = m.expert;
-  const bool coded = e.gate.format == kernels::WeightFormat::kInt4 || e.down.format == kernels::WeightFormat::kInt4;
+  const bool coded =
+      e.gate.format == kernels::WeightFormat::kInt4 || e.down.format == kernels::WeightFormat::kInt4;
   const std::uint32_t group = e.gate.group != 0 ? e.gate.group : e.down.group;
-  if (coded && group != 32 && group != 64 && group != 128) return invalid("expert group is not 32, 64 or 128");
+  if (coded && group != 32 && group != 64 && group != 128)
+    return invalid("expert group is not 32, 64 or 128");
   if (e.gate.format == kernels::WeightFormat::kInt4 && m.hidden % group != 0) {
     return invalid("hidden is not a multiple of the expert group");
   }
   if (e.down.format == kernels::WeightFormat::kInt4 && m.moe_width % group != 0) {
     return invalid("moe_width is not a multiple of the expert group");
   }
-  const ExpertShape want = lay_out_expert(m.hidden, m.moe_width, e.gate.format, e.down.format, coded ? group : 0);
+  const ExpertShape want =
+      lay_out_expert(m.hidden, m.moe_width, e.gate.format, e.down.format, coded ? group : 0);
   const auto same = [](const ExpertMatrix& a, const ExpertMatrix& b) {
     return a.format == b.format && a.rows == b.rows && a.cols == b.cols && a.group == b.group &&
            a.codes_offset == b.codes_offset && a.scales_offset == b.scales_offset;
   };
-  if (!same(e.gate, want.gate) || !same(e.up, want.up) || !same(e.down, want.down) || e.payload != want.payload ||
-      e.stride != want.stride) {
+  if (!same(e.gate, want.gate) || !same(e.up, want.up) || !same(e.down, want.down) ||
+      e.payload != want.payload || e.stride != want.stride) {
     return invalid("the expert layout is not the one of this layout version");
   }
   return {};

@@ -40,10 +40,12 @@ class Random {
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
   }
-  /// Nearly normal, mean 0, deviation 1: the sum of four uniform 16-bit numbers. No libm, so the same everywhere.
+  /// Nearly normal, mean 0, deviation 1: the sum of four uniform 16-bit numbers. No libm, so the same
+  /// everywhere.
   float normal() {
     const std::uint64_t r = next();
-    const auto sum = static_cast<std::int32_t>((r & 0xffff) + (r >> 16 & 0xffff) + (r >> 32 & 0xffff) + (r >> 48));
+    const auto sum =
+        static_cast<std::int32_t>((r & 0xffff) + (r >> 16 & 0xffff) + (r >> 32 & 0xffff) + (r >> 48));
     return static_cast<float>(sum - 131070) * (1.0f / 37837.0f);
   }
   /// In [0.75, 1.25).
@@ -72,13 +74,16 @@ void draw_plain(Random& random, WeightFormat f, float mean, float deviation, std
   }
 }
 
-float fan_in_deviation(std::uint32_t cols) { return 1.0f / std::sqrt(static_cast<float>(cols)); }
+float fan_in_deviation(std::uint32_t cols) {
+  return 1.0f / std::sqrt(static_cast<float>(cols));
+}
 
 class ExpertDrawer {
  public:
   explicit ExpertDrawer(std::uint64_t seed) : seed_(seed) {}
 
-  void draw(const ExpertShape& shape, std::uint32_t layer, std::uint32_t expert, std::span<std::uint8_t> out) {
+  void draw(const ExpertShape& shape, std::uint32_t layer, std::uint32_t expert,
+            std::span<std::uint8_t> out) {
     std::uint64_t part = 0;
     for (const ExpertMatrix* m : {&shape.gate, &shape.up, &shape.down}) {
       Random random(seed_, 1000 + layer, expert, part++);
@@ -146,9 +151,12 @@ Result<ModelSpec> spec_of(const SynthOptions& o) {
 
   const bool int4 = o.expert_format == "int4";
   WeightFormat format = WeightFormat::kInt4;
-  if (o.expert_format == "bf16") format = WeightFormat::kBf16;
-  else if (o.expert_format == "f32") format = WeightFormat::kF32;
-  else if (!int4) return unsupported("expert format " + o.expert_format + " is not supported; supported: int4, bf16, f32");
+  if (o.expert_format == "bf16")
+    format = WeightFormat::kBf16;
+  else if (o.expert_format == "f32")
+    format = WeightFormat::kF32;
+  else if (!int4)
+    return unsupported("expert format " + o.expert_format + " is not supported; supported: int4, bf16, f32");
   if (int4 && o.group == 0) return invalid("group is 0");
   m.expert = lay_out_expert(m.hidden, m.moe_width, format, format, int4 ? o.group : 0);
   WISP_TRY(check_spec(m));
@@ -174,19 +182,25 @@ Result<SynthReport> synth(const SynthOptions& options, const ProgressFn& progres
   m.name = path.filename().string();
 
   std::vector<DenseItem> items;
-  for (const auto& s : dense_shapes(m.spec)) items.push_back({s.name, WeightFormat::kBf16, s.rows, s.cols, s.matrix});
+  for (const auto& s : dense_shapes(m.spec))
+    items.push_back({s.name, WeightFormat::kBf16, s.rows, s.cols, s.matrix});
   const FolderLayout layout = lay_out_folder(m, items);
-  WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, layout.total_bytes, progress,
-                                                       options.free_bytes));
+  WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, layout.total_bytes,
+                                                       progress, options.free_bytes));
 
   // A stream per group of rows: the groups depend on the shape alone.
-  const auto draw_rows = [&](std::size_t i, std::uint32_t first, std::uint32_t, std::span<std::uint8_t> out) -> Status {
+  const auto draw_rows = [&](std::size_t i, std::uint32_t first, std::uint32_t,
+                             std::span<std::uint8_t> out) -> Status {
     Random random(options.seed, 1, i, first);
     const DenseItem& item = items[i];
-    if (!item.matrix) draw_plain(random, item.format, 1.0f, 0.05f, out);
-    else if (item.name == "embed") draw_plain(random, item.format, 0.0f, 0.5f, out);
-    else if (item.name == "head") draw_plain(random, item.format, 0.0f, 3.0f * fan_in_deviation(item.cols), out);
-    else draw_plain(random, item.format, 0.0f, fan_in_deviation(item.cols), out);
+    if (!item.matrix)
+      draw_plain(random, item.format, 1.0f, 0.05f, out);
+    else if (item.name == "embed")
+      draw_plain(random, item.format, 0.0f, 0.5f, out);
+    else if (item.name == "head")
+      draw_plain(random, item.format, 0.0f, 3.0f * fan_in_deviation(item.cols), out);
+    else
+      draw_plain(random, item.format, 0.0f, fan_in_deviation(item.cols), out);
     return {};
   };
   WISP_TRY(writer.write_dense(layout, items, m, draw_rows));

@@ -13,7 +13,8 @@ namespace wisp::model {
 struct SynthOptions {
   std::string destination;
   std::string like = "qwen3-30b";  ///< one of synth_shapes(); what is given below overrides it
-  std::optional<std::uint32_t> layers, hidden, heads, kv_heads, head_dim, experts, top_k, width, vocab, max_positions;
+  std::optional<std::uint32_t> layers, hidden, heads, kv_heads, head_dim, experts, top_k, width, vocab,
+      max_positions;
   std::string expert_format = "int4";  ///< int4, bf16 or f32
   std::uint32_t group = 32;            ///< columns per scale of int4
   std::uint64_t seed = 1;
@@ -30,8 +31,8 @@ struct SynthReport {
 /// The names that `like` takes.
 std::vector<std::string> synth_shapes();
 
-/// Writes the folder directly, an expert at a time. The same options give the same bytes. Weights are drawn with a
-/// standard deviation of 1/sqrt(fan-in), so that activations keep their size through the layers.
+/// Writes the folder directly, an expert at a time. The same options give the same bytes. Weights are drawn
+/// with a standard deviation of 1/sqrt(fan-in), so that activations keep their size through the layers.
 Result<SynthReport> synth(const SynthOptions& options, const ProgressFn& progress);
 
 }  // namespace wisp::model

@@ -42,7 +42,8 @@ class Verifier {
       XXH3_64bits_reset(hash.get());
       for (std::uint64_t at = 0; at < bytes && why.empty(); at += kChunk) {
         const auto part = std::span(buffer_).first(std::min(kChunk, bytes - at));
-        if (auto read = read_exactly(fd_.get(), offset + at, part, file_); !read.ok()) why = read.error().text;
+        if (auto read = read_exactly(fd_.get(), offset + at, part, file_); !read.ok())
+          why = read.error().text;
         XXH3_64bits_update(hash.get(), part.data(), part.size());
       }
       if (why.empty() && XXH3_64bits_digest(hash.get()) != checksum) why = "the checksum differs";

@@ -20,10 +20,11 @@ int run(const model::ConvertOptions& options) {
   }
   for (const auto& note : report->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   const double rate = report->seconds > 0.0 ? static_cast<double>(report->bytes) / report->seconds : 0.0;
-  std::fprintf(stderr, "%s: %llu experts, %llu dense tensors, %s in %.1f s (%s/s)\n", options.destination.c_str(),
-               static_cast<unsigned long long>(report->experts),
+  std::fprintf(stderr, "%s: %llu experts, %llu dense tensors, %s in %.1f s (%s/s)\n",
+               options.destination.c_str(), static_cast<unsigned long long>(report->experts),
                static_cast<unsigned long long>(report->dense_tensors),
-               show_bytes(static_cast<double>(report->bytes)).c_str(), report->seconds, show_bytes(rate).c_str());
+               show_bytes(static_cast<double>(report->bytes)).c_str(), report->seconds,
+               show_bytes(rate).c_str());
   return 0;
 }
 

@@ -21,8 +21,8 @@ inline std::string show_bytes(double n) {
   return s;
 }
 
-/// Progress of a job over bytes, on stderr: rate and time to go. On a terminal one line is rewritten; elsewhere a
-/// line is printed every ten seconds.
+/// Progress of a job over bytes, on stderr: rate and time to go. On a terminal one line is rewritten;
+/// elsewhere a line is printed every ten seconds.
 class ByteProgress {
  public:
   explicit ByteProgress(const char* verb) : verb_(verb) {}
@@ -36,10 +36,12 @@ class ByteProgress {
     const double spent = seconds(now - start_);
     const double rate = spent > 0.0 ? static_cast<double>(done) / spent : 0.0;
     const double left = rate > 0.0 ? static_cast<double>(total - done) / rate : 0.0;
-    const double percent = total != 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 100.0;
+    const double percent =
+        total != 0 ? 100.0 * static_cast<double>(done) / static_cast<double>(total) : 100.0;
     std::fprintf(stderr, "%s%s %3.0f %%  %s of %s  %s/s  %.0f s to go%s", tty_ ? "\r" : "", verb_, percent,
-                 show_bytes(static_cast<double>(done)).c_str(), show_bytes(static_cast<double>(total)).c_str(),
-                 show_bytes(rate).c_str(), left, tty_ ? "\x1b[K" : "\n");
+                 show_bytes(static_cast<double>(done)).c_str(),
+                 show_bytes(static_cast<double>(total)).c_str(), show_bytes(rate).c_str(), left,
+                 tty_ ? "\x1b[K" : "\n");
     std::fflush(stderr);
     shown_ = true;
   }

@@ -21,8 +21,8 @@ int run(const std::string& folder) {
   }
   for (const auto& b : report->bad) {
     std::fprintf(stderr, "bad: %s: %s, bytes %llu to %llu: %s\n", b.what.c_str(), b.file.c_str(),
-                 static_cast<unsigned long long>(b.offset), static_cast<unsigned long long>(b.offset + b.bytes),
-                 b.why.c_str());
+                 static_cast<unsigned long long>(b.offset),
+                 static_cast<unsigned long long>(b.offset + b.bytes), b.why.c_str());
   }
   const auto more = report->bad_count - report->bad.size();
   if (more != 0) std::fprintf(stderr, "bad: and %llu more\n", static_cast<unsigned long long>(more));
@@ -30,8 +30,10 @@ int run(const std::string& folder) {
               static_cast<unsigned long long>(report->experts),
               static_cast<unsigned long long>(report->dense_tensors),
               show_bytes(static_cast<double>(report->bytes)).c_str(), report->seconds);
-  if (report->bad_count == 0) std::puts("all good");
-  else std::printf("%llu bad; convert the model again\n", static_cast<unsigned long long>(report->bad_count));
+  if (report->bad_count == 0)
+    std::puts("all good");
+  else
+    std::printf("%llu bad; convert the model again\n", static_cast<unsigned long long>(report->bad_count));
   return report->bad_count == 0 ? 0 : 1;
 }
 

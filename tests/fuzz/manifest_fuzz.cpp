@@ -7,8 +7,8 @@
 #include "model/family.hpp"
 #include "model/manifest.hpp"
 
-/// Any bytes are either refused, or a manifest whose text form gives the same manifest again. The same bytes as a
-/// config must not do worse.
+/// Any bytes are either refused, or a manifest whose text form gives the same manifest again. The same bytes
+/// as a config must not do worse.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace wisp::model;
   const std::string_view text(reinterpret_cast<const char*>(data), size);

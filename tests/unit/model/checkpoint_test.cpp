@@ -72,7 +72,8 @@ TEST_F(CheckpointTest, StaleIndexNamesTensorAndFile) {
   expect_error(Checkpoint::open(temp_.path("a")), {"stale index", "model.layers.9.new.weight", kShard2});
 
   stale = good;
-  const std::string other = stale["weight_map"]["model.norm.weight"] == kShard2 ? "model-00001-of-00003.safetensors" : kShard2;
+  const std::string other =
+      stale["weight_map"]["model.norm.weight"] == kShard2 ? "model-00001-of-00003.safetensors" : kShard2;
   stale["weight_map"]["model.norm.weight"] = other;
   test::write_file(path, stale.dump());
   expect_error(Checkpoint::open(temp_.path("a")), {"stale index", "model.norm.weight", other});
@@ -106,7 +107,8 @@ TEST_F(CheckpointTest, TensorStoredTwiceIsNamedWithBothFiles) {
   tiny_.write_sharded(temp_.path("a"), 3, false);
   fs::copy_file(temp_.path("a/") + kShard2, temp_.path("a/model-00003-of-00003.safetensors"),
                 fs::copy_options::overwrite_existing);
-  expect_error(Checkpoint::open(temp_.path("a")), {"stored twice", kShard2, "model-00003-of-00003.safetensors"});
+  expect_error(Checkpoint::open(temp_.path("a")),
+               {"stored twice", kShard2, "model-00003-of-00003.safetensors"});
 }
 
 TEST_F(CheckpointTest, FoldersWithoutSafetensorsSayWhatTheyHold) {
