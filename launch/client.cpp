@@ -14,7 +14,8 @@ Result<Client> Client::connect(const std::string& run_dir) {
   const std::string path = run_dir + "/control";
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return invalid("the path " + path + " is too long for a socket");
+  if (path.size() >= sizeof address.sun_path)
+    return invalid("the path " + path + " is too long for a socket");
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   Client client;
   client.socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));

@@ -32,8 +32,8 @@ class Client {
     /// The descriptor of that name, or -1.
     int descriptor(const std::string& name) const;
   };
-  /// Fills a request by `build`, sends it with `descriptors` and waits for the answer. An answer that says no is an
-  /// Error of kUnavailable with its text. Errors: kIo, kUnavailable (the launcher went away).
+  /// Fills a request by `build`, sends it with `descriptors` and waits for the answer. An answer that says no
+  /// is an Error of kUnavailable with its text. Errors: kIo, kUnavailable (the launcher went away).
   Result<Answer> call(const std::function<void(proto::LaunchRequest::Builder)>& build,
                       const std::vector<int>& descriptors = {});
   /// Waits until the launcher has gone.

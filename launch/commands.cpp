@@ -38,7 +38,8 @@ int simple(const std::string& run, const Build& build) {
 }
 
 const char* name_of_state(std::uint32_t state) {
-  constexpr std::array<const char*, 6> names{"down", "starting", "ready", "backing off", "given up", "stopping"};
+  constexpr std::array<const char*, 6> names{"down",        "starting", "ready",
+                                             "backing off", "given up", "stopping"};
   return state < names.size() ? names[state] : "?";
 }
 
@@ -52,7 +53,8 @@ void print_stage(const shm::Life& life, shm::StageId s) {
     held = "stopped";
   std::printf("%-10s %-12s %8u %6u %9u  %s\n", std::string(shm::name_of(s)).c_str(),
               name_of_state(l.state.load(std::memory_order_acquire)), l.pid.load(std::memory_order_relaxed),
-              l.epoch.load(std::memory_order_relaxed), l.restarts.load(std::memory_order_relaxed), held.c_str());
+              l.epoch.load(std::memory_order_relaxed), l.restarts.load(std::memory_order_relaxed),
+              held.c_str());
 }
 
 }  // namespace
@@ -66,13 +68,14 @@ int show_status(const std::string& run) {
   if (!mapping.ok()) return fail(mapping.error());
   if (auto good = shm::check_header(*mapping, shm::RegionKind::kLife); !good.ok()) return fail(good.error());
   const auto& life = *static_cast<const shm::Life*>(mapping->data());
-  std::printf("model      %s\nrun        %s\n", answer->plan.model_name.c_str(), answer->plan.run_dir.c_str());
+  std::printf("model      %s\nrun        %s\n", answer->plan.model_name.c_str(),
+              answer->plan.run_dir.c_str());
   if (answer->port != 0) std::printf("listens    %s:%u\n", answer->plan.options.host.c_str(), answer->port);
   std::printf("socket     %s\n", answer->unix_socket.c_str());
   std::printf("memory     %s now, %s at most so far\n", plan::format_size(life.ram_now_bytes.load()).c_str(),
               plan::format_size(life.ram_peak_bytes.load()).c_str());
-  std::printf("resets     %u\n\n%-10s %-12s %8s %6s %9s\n", life.resets.load(), "stage", "state", "pid", "epoch",
-              "restarts");
+  std::printf("resets     %u\n\n%-10s %-12s %8s %6s %9s\n", life.resets.load(), "stage", "state", "pid",
+              "epoch", "restarts");
   for (shm::StageId s : shm::kRunningStages) print_stage(life, s);
   if (life.paused_since_ns.load() != 0) std::printf("\nthe engine clock stands still: a stage is held\n");
   for (shm::StageId s : shm::kRunningStages)

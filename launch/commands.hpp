@@ -9,8 +9,9 @@ struct RunCommand {
   int plan_fd = -1;
   int lifeline_fd = -1;  ///< end of file there stops everything; -1 = none
   int announce_fd = 1;
-  std::string programs;    ///< directory; empty = beside this program
-  std::string topologies;  ///< directory; empty = share/wisp/topologies of the installation, or beside this program
+  std::string programs;  ///< directory; empty = beside this program
+  std::string
+      topologies;  ///< directory; empty = share/wisp/topologies of the installation, or beside this program
 };
 int run(const RunCommand& command);
 

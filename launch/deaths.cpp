@@ -21,7 +21,8 @@ constexpr std::uint64_t kStopPatienceNs = 5'000 * kMs;
 std::string describe(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     const char* name = ::sigabbrev_np(WTERMSIG(wait_status));
-    return "killed by " + (name != nullptr ? "SIG" + std::string(name) : std::to_string(WTERMSIG(wait_status)));
+    return "killed by " +
+           (name != nullptr ? "SIG" + std::string(name) : std::to_string(WTERMSIG(wait_status)));
   }
   return "ended with status " + std::to_string(WEXITSTATUS(wait_status));
 }
@@ -87,7 +88,8 @@ void Supervisor::decide(Process& p, int wait_status) {
                        .status = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 0,
                        .restarting = !decision.give_up});
     if (asked || regions_.desk(s) == nullptr) continue;
-    for (const std::string& line : post_mortem(*regions_.desk(s))) spdlog::info("{}: {}", shm::name_of(s), line);
+    for (const std::string& line : post_mortem(*regions_.desk(s)))
+      spdlog::info("{}: {}", shm::name_of(s), line);
   }
   if (decision.give_up) {
     std::string why = stages_of(p) + " " + what;

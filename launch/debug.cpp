@@ -30,23 +30,24 @@ void explain_ptrace() {
   int scope = 0;
   std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> scope;
   if (scope > 0 && ::geteuid() != 0)
-    std::fprintf(stderr,
-                 "wisp-launch: kernel.yama.ptrace_scope is %d: gdb may be refused. Use sudo, or let the stage be "
-                 "started under gdb:\n  wisp-launch debug STAGE --replace 'gdb --args ./wisp-STAGE'\n",
-                 scope);
+    std::fprintf(
+        stderr,
+        "wisp-launch: kernel.yama.ptrace_scope is %d: gdb may be refused. Use sudo, or let the stage be "
+        "started under gdb:\n  wisp-launch debug STAGE --replace 'gdb --args ./wisp-STAGE'\n",
+        scope);
 }
 
 int become_gdb(std::uint32_t pid, const std::string& script) {
   explain_ptrace();
   const std::string number = std::to_string(pid);
   ::execlp("gdb", "gdb", "-q", "-x", script.c_str(), "-p", number.c_str(), nullptr);
-  std::fprintf(stderr, "wisp-launch: gdb: %s; install it, or attach by hand: gdb -p %s -x %s\n", std::strerror(errno),
-               number.c_str(), script.c_str());
+  std::fprintf(stderr, "wisp-launch: gdb: %s; install it, or attach by hand: gdb -p %s -x %s\n",
+               std::strerror(errno), number.c_str(), script.c_str());
   return 1;
 }
 
-/// Stays at the terminal that the command now uses until it ends; hands Ctrl-C on, since the terminal's signals come
-/// to this process.
+/// Stays at the terminal that the command now uses until it ends; hands Ctrl-C on, since the terminal's
+/// signals come to this process.
 int follow(std::uint32_t pid) {
   Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!process.valid()) return 0;
@@ -87,12 +88,14 @@ int debug(const DebugCommand& command) {
   const std::uint32_t index = shm::index(*stage);
   const std::uint32_t pid = index < answer->pids.size() ? answer->pids[index] : 0;
   if (pid == 0) {
-    std::fprintf(stderr, "wisp-launch: %s does not run just now; see `wisp-launch status`\n", command.stage.c_str());
+    std::fprintf(stderr, "wisp-launch: %s does not run just now; see `wisp-launch status`\n",
+                 command.stage.c_str());
     return 1;
   }
   if (!command.replace.empty()) return follow(pid);
   if (command.wait)
-    std::fprintf(stderr, "%s is stopped before it attaches; `signal SIGCONT` or `continue` in gdb lets it go on\n",
+    std::fprintf(stderr,
+                 "%s is stopped before it attaches; `signal SIGCONT` or `continue` in gdb lets it go on\n",
                  command.stage.c_str());
   return become_gdb(pid, answer->gdb_script);
 }

@@ -13,15 +13,16 @@ namespace {
 constexpr std::uint64_t kShownEvents = 8;
 
 const char* name_of_wait(std::uint32_t w) {
-  constexpr std::array<const char*, 11> names{"nothing",     "work",      "ring space", "expert", "dense", "step gate",
-                                              "step result", "tombstone", "lease",      "drive",  "KV pages"};
+  constexpr std::array<const char*, 11> names{"nothing", "work",      "ring space",  "expert",
+                                              "dense",   "step gate", "step result", "tombstone",
+                                              "lease",   "drive",     "KV pages"};
   return w < names.size() ? names[w] : "something unknown";
 }
 
 std::string name_of_event(std::uint32_t what) {
-  constexpr std::array<const char*, 13> names{"none",  "submit", "cancel",      "finish_at", "acknowledge",
-                                              "adopt", "token",  "step",        "step_result", "touch",
-                                              "need",  "slot_ready", "slot_failed"};
+  constexpr std::array<const char*, 13> names{
+      "none", "submit",      "cancel", "finish_at", "acknowledge", "adopt",      "token",
+      "step", "step_result", "touch",  "need",      "slot_ready",  "slot_failed"};
   if (what < names.size()) return names[what];
   const std::uint32_t point = what - 0x100;
   if (what >= 0x100 && point < service::kCrashPointNames.size())
@@ -32,15 +33,19 @@ std::string name_of_event(std::uint32_t what) {
 /// The line for people.
 std::string text_of(const Event& e) {
   switch (e.kind) {
-    case Event::Kind::kAllReady: return {};
+    case Event::Kind::kAllReady:
+      return {};
     case Event::Kind::kStageDied:
       return fmt::format("{} {}{}", e.stage,
                          e.signal != 0 ? fmt::format("was killed by signal {}", e.signal)
                                        : fmt::format("ended with status {}", e.status),
                          e.restarting ? "; starting it again" : "");
-    case Event::Kind::kStageReady: return e.stage + " is ready again";
-    case Event::Kind::kGivenUp: return "given up: " + e.why;
-    case Event::Kind::kReset: return "all stages start again on fresh memory: " + e.why;
+    case Event::Kind::kStageReady:
+      return e.stage + " is ready again";
+    case Event::Kind::kGivenUp:
+      return "given up: " + e.why;
+    case Event::Kind::kReset:
+      return "all stages start again on fresh memory: " + e.why;
   }
   return {};
 }
@@ -93,7 +98,8 @@ std::vector<std::string> post_mortem(const shm::Desk& desk) {
   for (shm::EdgeId e : shm::kAllEdges) {
     const std::uint64_t head = desk.rx_head[shm::index(e)].value.load(std::memory_order_relaxed);
     const std::uint64_t tail = desk.tx_tail[shm::index(e)].value.load(std::memory_order_relaxed);
-    if (head + tail != 0) lines.push_back(fmt::format("edge {}: consumed {}, published {}", shm::index(e), head, tail));
+    if (head + tail != 0)
+      lines.push_back(fmt::format("edge {}: consumed {}, published {}", shm::index(e), head, tail));
   }
   const std::uint64_t next = desk.flight_next.load(std::memory_order_acquire);
   const std::uint64_t first = next > kShownEvents ? next - kShownEvents : 0;
@@ -101,7 +107,8 @@ std::vector<std::string> post_mortem(const shm::Desk& desk) {
   for (std::uint64_t n = first; n < next; ++n) {
     const stats::FlightEvent& f = desk.flight[n % stats::kFlightEvents];
     const std::uint64_t ago_us = now > f.t_ns ? (now - f.t_ns) / 1000 : 0;
-    lines.push_back(fmt::format("{} us ago: {} on edge {}, {:#x}, {:#x}", ago_us, name_of_event(f.what), f.edge, f.a, f.b));
+    lines.push_back(fmt::format("{} us ago: {} on edge {}, {:#x}, {:#x}", ago_us, name_of_event(f.what),
+                                f.edge, f.a, f.b));
   }
   return lines;
 }

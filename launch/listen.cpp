@@ -43,7 +43,8 @@ Fd listen_on(const addrinfo& a) {
 
 Result<TcpListener> listen_tcp(const std::string& host, std::int32_t port) {
   if (port < 0 || port > 65535)
-    return invalid("port " + std::to_string(port) + " does not exist; give --port from 1 to 65535, or 0 for any");
+    return invalid("port " + std::to_string(port) +
+                   " does not exist; give --port from 1 to 65535, or 0 for any");
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -65,7 +66,8 @@ Result<TcpListener> listen_tcp(const std::string& host, std::int32_t port) {
   }
   const std::string where = "port " + service + " on " + (host.empty() ? "all addresses" : host);
   if (reason == EADDRINUSE)
-    return unavailable(where + " is in use by another program; choose another with --port N, or --port 0 for any " +
+    return unavailable(where +
+                       " is in use by another program; choose another with --port N, or --port 0 for any " +
                        "free one");
   return io_error(where + ": " + std::strerror(reason));
 }
@@ -74,7 +76,8 @@ Result<Fd> listen_unix(const std::string& path, int type) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path)
-    return invalid("the path of the socket " + path + " is too long; set XDG_RUNTIME_DIR to a shorter directory");
+    return invalid("the path of the socket " + path +
+                   " is too long; set XDG_RUNTIME_DIR to a shorter directory");
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   Fd fd(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return io_error("socket " + path + ": " + std::strerror(errno));

@@ -27,7 +27,7 @@ Status initialise(int fd, Init init) {
 }
 
 std::uint64_t bytes_behind(const Fd& fd) {
-  struct stat st{};
+  struct stat st {};
   if (!fd.valid() || ::fstat(fd.get(), &st) != 0) return 0;
   return static_cast<std::uint64_t>(st.st_blocks) * 512;
 }
@@ -82,9 +82,11 @@ Status Regions::make_journal() {
 
 Status Regions::make_renewable() {
   for (StageId s : shm::kRunningStages) WISP_TRY(make_desk(s));
-  WISP_TRY(make(slab_dir_, "slabdir", slab::slab_dir_size(plan_.slots, plan_.layers, plan_.experts_per_layer)));
+  WISP_TRY(
+      make(slab_dir_, "slabdir", slab::slab_dir_size(plan_.slots, plan_.layers, plan_.experts_per_layer)));
   WISP_TRY(initialise(slab_dir_.writable.get(), [&](void* base) {
-    slab::init_slab_dir(base, plan_.slots, plan_.layers, plan_.experts_per_layer, plan_.stride, run_id_, generation_);
+    slab::init_slab_dir(base, plan_.slots, plan_.layers, plan_.experts_per_layer, plan_.stride, run_id_,
+                        generation_);
   }));
   WISP_TRY(make(kv_, "kv.0", shm::kv_size(plan_.kv_pages, plan_.kv_page_bytes)));
   WISP_TRY(initialise(kv_.writable.get(), [&](void* base) {
@@ -115,7 +117,8 @@ std::vector<Grant> Regions::grants(const std::vector<StageId>& stages) const {
     return std::any_of(of.begin(), of.end(), [&](StageId s) { return has(stages, s); });
   };
   std::vector<Grant> out;
-  const auto grant = [&](const Region& r, int number, StageId writer, std::initializer_list<StageId> readers) {
+  const auto grant = [&](const Region& r, int number, StageId writer,
+                         std::initializer_list<StageId> readers) {
     if (has(stages, writer))
       out.push_back({r.writable.get(), number});
     else if (any(readers))
@@ -150,7 +153,8 @@ void Regions::ring_all() const {
 
 std::uint64_t Regions::allocated() const {
   std::uint64_t sum = 0;
-  for (const Region* r : {&life_, &slab_, &dense_, &slab_dir_, &kv_, &journal_}) sum += bytes_behind(r->writable);
+  for (const Region* r : {&life_, &slab_, &dense_, &slab_dir_, &kv_, &journal_})
+    sum += bytes_behind(r->writable);
   for (const Region& r : desk_) sum += bytes_behind(r.writable);
   return sum;
 }

@@ -31,15 +31,17 @@ struct Progress {
   std::uint64_t reads = 0;   ///< extents that the loader has read
 };
 
-/// All shared memory of a run: every region with its writable and its read-only descriptor, and the doorbells.
-/// Made from numbers alone; the launcher knows no model. Nothing but `life` stays mapped writable here.
+/// All shared memory of a run: every region with its writable and its read-only descriptor, and the
+/// doorbells. Made from numbers alone; the launcher knows no model. Nothing but `life` stays mapped writable
+/// here.
 class Regions {
  public:
   /// Makes, populates and initialises everything. Errors: kExhausted with the numbers, kIo.
   static Result<Regions> create(const plan::RunPlan& plan, std::uint64_t run_id);
 
-  /// Throws away every region but `life` and the journal and makes fresh ones of the next generation. All processes
-  /// must be reaped and all tombstones over the old slab have hung up. Errors: as create(); nothing is usable then.
+  /// Throws away every region but `life` and the journal and makes fresh ones of the next generation. All
+  /// processes must be reaped and all tombstones over the old slab have hung up. Errors: as create(); nothing
+  /// is usable then.
   Status renew();
 
   shm::Life& life() const { return *static_cast<shm::Life*>(life_map_.data()); }
@@ -48,8 +50,8 @@ class Regions {
   std::uint64_t generation() const { return generation_; }
   std::uint64_t run_id() const { return run_id_; }
 
-  /// What a process that hosts `stages` may have: writable where one of them is the writer, read-only where one is a
-  /// reader, nothing else.
+  /// What a process that hosts `stages` may have: writable where one of them is the writer, read-only where
+  /// one is a reader, nothing else.
   std::vector<Grant> grants(const std::vector<shm::StageId>& stages) const;
   /// What anybody of this user may look at: life, desks, slabdir, journal.
   std::vector<NamedFd> readable() const;

@@ -81,7 +81,8 @@ void Supervisor::answer(int client, proto::Packet& packet) {
         const Status done = arm_crash(request.getArmCrash());
         return reply_text(client, done.ok(), done.ok() ? "armed" : Status(done).error().text);
       }
-      case proto::LaunchRequest::DEBUG: return debug(client, request.getDebug(), std::move(descriptors));
+      case proto::LaunchRequest::DEBUG:
+        return debug(client, request.getDebug(), std::move(descriptors));
     }
     reply_text(client, false, "this launcher does not know that request: it is of another version");
   } catch (const kj::Exception& e) {
@@ -164,7 +165,8 @@ void Supervisor::debug(int client, proto::LaunchRequest::Debug::Reader request, 
   p->next = StartMode();
   p->next.wait = request.getWait();
   p->next.replace = request.getReplace().cStr();
-  for (std::size_t i = 0; i < descriptors.size() && i < 3; ++i) p->next.standard[i] = std::move(descriptors[i]);
+  for (std::size_t i = 0; i < descriptors.size() && i < 3; ++i)
+    p->next.standard[i] = std::move(descriptors[i]);
   if (!p->next.wait && p->next.replace.empty()) return reply_text(client, true, "attach with gdb -p");
   p->next.reply_to = client;
   if (auto done = restart_by_hand(std::string(shm::name_of(*s))); !done.ok()) {

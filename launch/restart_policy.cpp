@@ -28,8 +28,10 @@ DeathCause cause_of(int wait_status) {
     case SIGBUS:
     case SIGILL:
     case SIGABRT:
-    case SIGFPE: return DeathCause::kDirty;
-    default: return DeathCause::kClean;
+    case SIGFPE:
+      return DeathCause::kDirty;
+    default:
+      return DeathCause::kClean;
   }
 }
 

@@ -36,12 +36,14 @@ Result<plan::RunPlan> read_plan_from(int fd) {
   while (size < proto::kMaxPacket) {
     const ssize_t n = ::read(fd, bytes + size, proto::kMaxPacket - size);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return io_error("reading the plan from descriptor " + std::to_string(fd) + ": " + std::strerror(errno));
+    if (n < 0)
+      return io_error("reading the plan from descriptor " + std::to_string(fd) + ": " + std::strerror(errno));
     if (n == 0) break;
     size += static_cast<std::size_t>(n);
   }
   if (size == 0 || size == proto::kMaxPacket || size % sizeof(capnp::word) != 0)
-    return invalid("descriptor " + std::to_string(fd) + " holds no plan; `wisp run` and `wisp serve` write it");
+    return invalid("descriptor " + std::to_string(fd) +
+                   " holds no plan; `wisp run` and `wisp serve` write it");
   try {
     capnp::FlatArrayMessageReader reader(kj::arrayPtr(words.data(), size / sizeof(capnp::word)),
                                          proto::reader_options());
@@ -51,7 +53,8 @@ Result<plan::RunPlan> read_plan_from(int fd) {
   }
 }
 
-/// Numbers that a region can be made of. The plan comes from a program of ours, but a descriptor is a descriptor.
+/// Numbers that a region can be made of. The plan comes from a program of ours, but a descriptor is a
+/// descriptor.
 Status check_plan(const plan::RunPlan& p) {
   const auto too_large = [](std::uint64_t n, std::uint64_t size) {
     std::uint64_t bytes = 0;
@@ -93,7 +96,8 @@ class Announcer {
   std::deque<std::string> waiting_;
 };
 
-/// The signals that stop a run. Where a parent holds the lifeline, Ctrl-C at their common terminal is the parent's.
+/// The signals that stop a run. Where a parent holds the lifeline, Ctrl-C at their common terminal is the
+/// parent's.
 Fd stop_signals(bool has_parent) {
   sigset_t set;
   sigemptyset(&set);
@@ -124,7 +128,7 @@ Result<std::unique_ptr<Supervisor>> make_supervisor(const RunCommand& command, A
 
 /// Errors: kInvalid where the option does not name an open pipe or socket.
 Status check_lifeline(int fd) {
-  struct stat st{};
+  struct stat st {};
   if (::fstat(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))) return {};
   return invalid("--lifeline-fd " + std::to_string(fd) + " is not an open pipe or socket");
 }

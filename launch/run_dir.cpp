@@ -19,24 +19,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string errno_text() { return std::strerror(errno); }
+std::string errno_text() {
+  return std::strerror(errno);
+}
 
 /// Whether `path` is a directory that only this user can enter. Errors: kNotFound, kIo, kInvalid.
 Status check_private(const std::string& path) {
-  struct stat st{};
+  struct stat st {};
   if (::lstat(path.c_str(), &st) != 0) {
     const bool gone = errno == ENOENT;
     const std::string text = path + ": " + errno_text();
     return gone ? not_found(text) : io_error(text);
   }
   if (!S_ISDIR(st.st_mode) || st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
-    return invalid(path + " is not a directory that belongs to this user alone (mode 0700); remove it, or set " +
+    return invalid(path +
+                   " is not a directory that belongs to this user alone (mode 0700); remove it, or set " +
                    "XDG_RUNTIME_DIR to a directory of your own");
   return {};
 }
 
 struct flock whole_file() {
-  struct flock lock{};
+  struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
   return lock;
@@ -58,7 +61,8 @@ bool is_locked(const std::string& lock_file) {
 /// Makes the base directory and locks it against other launchers that sweep, create or remove.
 Result<Fd> lock_base(const std::string& base) {
   for (;;) {
-    if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST) return io_error("making " + base + ": " + errno_text());
+    if (::mkdir(base.c_str(), 0700) != 0 && errno != EEXIST)
+      return io_error("making " + base + ": " + errno_text());
     if (auto mine = check_private(base); !mine.ok()) {
       if (mine.error().code == ErrorCode::kNotFound) continue;
       return std::move(mine).error();
@@ -71,8 +75,8 @@ Result<Fd> lock_base(const std::string& base) {
     while (::flock(fd.get(), LOCK_EX) != 0 && errno == EINTR) {
     }
     // Whoever held the lock before may have removed the directory as the last to leave.
-    struct stat held{};
-    struct stat named{};
+    struct stat held {};
+    struct stat named {};
     if (::fstat(fd.get(), &held) == 0 && ::stat(base.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
         held.st_dev == named.st_dev)
       return fd;
@@ -109,7 +113,8 @@ Result<RunDir> RunDir::create(std::uint64_t run_id) {
   if (::mkdir(dir.path_.c_str(), 0700) != 0) return io_error("making " + dir.path_ + ": " + errno_text());
   const std::string lock = dir.path_ + "/lock";
   dir.lock_.reset(::open(lock.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!dir.lock_.valid() || !try_lock(dir.lock_.get())) return io_error("locking " + lock + ": " + errno_text());
+  if (!dir.lock_.valid() || !try_lock(dir.lock_.get()))
+    return io_error("locking " + lock + ": " + errno_text());
   if (::mkdir((dir.path_ + "/log").c_str(), 0700) != 0)
     return io_error("making " + dir.path_ + "/log: " + errno_text());
   return dir;

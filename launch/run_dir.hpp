@@ -12,8 +12,8 @@ namespace wisp::launch {
 /// `http.sock` and `log/`. Removed with this object; what a killed launcher left is removed by the next one.
 class RunDir {
  public:
-  /// Removes dead runs of this user, then makes the directory of run `run_id`. Errors: kIo, kInvalid (the base
-  /// directory belongs to somebody else).
+  /// Removes dead runs of this user, then makes the directory of run `run_id`. Errors: kIo, kInvalid (the
+  /// base directory belongs to somebody else).
   static Result<RunDir> create(std::uint64_t run_id);
 
   RunDir() = default;
@@ -40,11 +40,12 @@ std::string run_base();
 /// Directories of this user's runs whose launcher lives. An OFD lock says so; no pid is looked at.
 std::vector<std::string> live_runs();
 
-/// `wanted` (a directory, or the name of one under run_base()), or the only live run. Errors: kNotFound, kInvalid
-/// (several: lists them).
+/// `wanted` (a directory, or the name of one under run_base()), or the only live run. Errors: kNotFound,
+/// kInvalid (several: lists them).
 Result<std::string> find_run(const std::string& wanted);
 
-/// A listening TCP socket. Port 0 = any free one. Errors: kUnavailable where the port is taken; kInvalid, kIo.
+/// A listening TCP socket. Port 0 = any free one. Errors: kUnavailable where the port is taken; kInvalid,
+/// kIo.
 struct TcpListener {
   Fd socket;
   std::uint16_t port = 0;

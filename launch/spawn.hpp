@@ -16,8 +16,9 @@ struct SpawnRequest {
   std::string path;
   std::vector<std::string> arguments;  ///< after argv[0]
   std::vector<Grant> grants;           ///< everything it inherits beside standard input, output and error
-  std::array<int, 3> standard{-1, -1, -1};  ///< -1: /dev/null for input, the launcher's standard error for the others
-  bool new_session = false;            ///< a session of its own instead of a process group of its own
+  std::array<int, 3> standard{-1, -1,
+                              -1};  ///< -1: /dev/null for input, the launcher's standard error for the others
+  bool new_session = false;         ///< a session of its own instead of a process group of its own
 };
 
 /// A started process. Identity is the pidfd; the pid is for people.
@@ -30,8 +31,8 @@ struct Child {
   void signal(int number) const;
 };
 
-/// Starts a process with posix_spawn: no fork of this address space, no signal mask, no inherited descriptor but
-/// those granted (all others must be close-on-exec). Errors: kNotFound (no such program), kIo.
+/// Starts a process with posix_spawn: no fork of this address space, no signal mask, no inherited descriptor
+/// but those granted (all others must be close-on-exec). Errors: kNotFound (no such program), kIo.
 Result<Child> spawn(const SpawnRequest& request);
 
 /// Waits for a child that its pidfd reports as ended. Returns the wait status.

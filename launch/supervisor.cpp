@@ -28,11 +28,16 @@ namespace {
 
 StageState state_for(Phase phase) {
   switch (phase) {
-    case Phase::kDown: return StageState::kDown;
-    case Phase::kWaiting: return StageState::kBackingOff;
-    case Phase::kStarting: return StageState::kStarting;
-    case Phase::kReady: return StageState::kReady;
-    case Phase::kGivenUp: return StageState::kGivenUp;
+    case Phase::kDown:
+      return StageState::kDown;
+    case Phase::kWaiting:
+      return StageState::kBackingOff;
+    case Phase::kStarting:
+      return StageState::kStarting;
+    case Phase::kReady:
+      return StageState::kReady;
+    case Phase::kGivenUp:
+      return StageState::kGivenUp;
   }
   return StageState::kDown;
 }
@@ -42,7 +47,8 @@ StageState state_for(Phase phase) {
 Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
 
 Supervisor::~Supervisor() {
-  // Whoever destroys a running supervisor wants no process left; reaping here keeps them from becoming orphans.
+  // Whoever destroys a running supervisor wants no process left; reaping here keeps them from becoming
+  // orphans.
   for (auto& p : processes_) {
     if (!p->child.alive()) continue;
     p->child.signal(SIGKILL);
@@ -54,7 +60,8 @@ Supervisor::~Supervisor() {
 Result<std::unique_ptr<Supervisor>> Supervisor::create(SupervisorOptions options) {
   std::unique_ptr<Supervisor> s(new Supervisor(std::move(options)));
   std::uint64_t run_id = 0;
-  if (::getrandom(&run_id, sizeof run_id, 0) != sizeof run_id) return io_error("no random bytes for the run's id");
+  if (::getrandom(&run_id, sizeof run_id, 0) != sizeof run_id)
+    return io_error("no random bytes for the run's id");
   for (const ProcessSpec& spec : s->options_.topology.processes) {
     s->processes_.push_back(std::make_unique<Process>());
     s->processes_.back()->spec = spec;
@@ -74,8 +81,8 @@ Status Supervisor::check_programs() const {
   for (const auto& p : processes_) {
     const std::string path = options_.find_program(p->spec.program);
     if (::access(path.c_str(), X_OK) != 0)
-      return not_found("program " + path + " of topology " + options_.topology.name + ": " + std::strerror(errno) +
-                       "; all programs of WISP must lie beside wisp-launch");
+      return not_found("program " + path + " of topology " + options_.topology.name + ": " +
+                       std::strerror(errno) + "; all programs of WISP must lie beside wisp-launch");
   }
   return {};
 }
@@ -137,7 +144,8 @@ int Supervisor::next_timeout(int timeout_ms) const {
   if (mode_ == Mode::kStopping && kill_due_ns_ != 0) due = std::min(due, kill_due_ns_);
   const std::uint64_t now = shm::monotonic_now();
   const std::uint64_t ms = due > now ? (due - now + 999'999) / 1'000'000 : 0;
-  return static_cast<int>(std::min<std::uint64_t>(ms, timeout_ms < 0 ? 1000u : static_cast<unsigned>(timeout_ms)));
+  return static_cast<int>(
+      std::min<std::uint64_t>(ms, timeout_ms < 0 ? 1000u : static_cast<unsigned>(timeout_ms)));
 }
 
 void Supervisor::advance() {
@@ -157,14 +165,16 @@ void Supervisor::enter(Process& p, Phase phase) {
 
 void Supervisor::set_stage_states(const Process& p, StageState state) {
   for (StageId s : p.spec.stages)
-    regions_.life().stage[shm::index(s)].state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
+    regions_.life().stage[shm::index(s)].state.store(static_cast<std::uint32_t>(state),
+                                                     std::memory_order_release);
 }
 
 std::uint32_t Supervisor::epoch_of(const Process& p) const {
   return regions_.life().stage[shm::index(p.spec.stages.front())].epoch.load(std::memory_order_relaxed);
 }
 
-/// A loader epoch shares its entry of `drained` with the one kDrainWindow before, so that one must have drained.
+/// A loader epoch shares its entry of `drained` with the one kDrainWindow before, so that one must have
+/// drained.
 bool Supervisor::may_begin(const Process& p) const {
   if (!p.spec.hosts(StageId::kLoader)) return true;
   const auto& life = regions_.life().stage[shm::index(StageId::kLoader)];
@@ -226,7 +236,8 @@ Status Supervisor::grant_pipes(Process& p, SpawnRequest& request, Fd& ready_end,
   WISP_ASSIGN(Pipe tombstone, make_pipe());
   tombstone_end = std::move(tombstone.write);
   request.grants.push_back({tombstone_end.get(), fds::kTombstone});
-  add_tombstone(regions_.life().stage[shm::index(StageId::kLoader)].epoch.load() + 1, std::move(tombstone.read));
+  add_tombstone(regions_.life().stage[shm::index(StageId::kLoader)].epoch.load() + 1,
+                std::move(tombstone.read));
   return {};
 }
 
@@ -262,7 +273,8 @@ Status Supervisor::start_process(Process& p) {
   }
   p.child = std::move(*child);
   for (StageId s : p.spec.stages)
-    regions_.life().stage[shm::index(s)].pid.store(static_cast<std::uint32_t>(p.child.pid), std::memory_order_release);
+    regions_.life().stage[shm::index(s)].pid.store(static_cast<std::uint32_t>(p.child.pid),
+                                                   std::memory_order_release);
   adjust_oom_score(p.child.pid, p.spec.stages.front());
   watch_child(p);
   enter(p, Phase::kStarting);
@@ -307,7 +319,8 @@ void Supervisor::on_ready(Process& p) {
     const unsigned char id = bytes[static_cast<std::size_t>(i)];
     if (id >= shm::kStages || !p.spec.hosts(static_cast<StageId>(id)) || p.stage_ready[id]) continue;
     p.stage_ready[id] = true;
-    regions_.life().stage[id].state.store(static_cast<std::uint32_t>(StageState::kReady), std::memory_order_release);
+    regions_.life().stage[id].state.store(static_cast<std::uint32_t>(StageState::kReady),
+                                          std::memory_order_release);
     regions_.ring_all();
     if (announced_)
       options_.on_event(
@@ -317,8 +330,8 @@ void Supervisor::on_ready(Process& p) {
                                [&](StageId s) { return p.stage_ready[shm::index(s)]; });
   if (!all || p.phase != Phase::kStarting) return;
   enter(p, Phase::kReady);
-  const bool everybody =
-      std::all_of(processes_.begin(), processes_.end(), [](const auto& q) { return q->phase == Phase::kReady; });
+  const bool everybody = std::all_of(processes_.begin(), processes_.end(),
+                                     [](const auto& q) { return q->phase == Phase::kReady; });
   if (!everybody || announced_) return;
   announced_ = true;
   options_.on_event({.kind = Event::Kind::kAllReady,

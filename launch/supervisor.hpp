@@ -47,19 +47,19 @@ enum class Phase {
   kWaiting,   ///< no process; one is started when its pause is over and its loader epoch may begin
   kStarting,  ///< a process runs, not all of its stages are ready
   kReady,
-  kGivenUp,   ///< no process, and none is started unless somebody asks
+  kGivenUp,  ///< no process, and none is started unless somebody asks
 };
 
 /// What the run as a whole does.
 enum class Mode { kRunning, kResetting, kStopping, kStopped };
 
-/// Starts the processes of a run and keeps them running. Owns all shared memory; reads none of it to decide, but for
-/// the counters of progress. One thread, the one that made it, calls everything: the parent-death signal of the
-/// stages is tied to it.
+/// Starts the processes of a run and keeps them running. Owns all shared memory; reads none of it to decide,
+/// but for the counters of progress. One thread, the one that made it, calls everything: the parent-death
+/// signal of the stages is tied to it.
 class Supervisor {
  public:
-  /// Makes the run directory, sockets and regions; starts nothing. Errors: those of their parts, and kNotFound for a
-  /// program that is not there.
+  /// Makes the run directory, sockets and regions; starts nothing. Errors: those of their parts, and
+  /// kNotFound for a program that is not there.
   static Result<std::unique_ptr<Supervisor>> create(SupervisorOptions options);
   ~Supervisor();
   Supervisor(const Supervisor&) = delete;
@@ -189,8 +189,8 @@ class Supervisor {
   std::uint64_t memory_due_ns_ = 0;
 };
 
-/// Lines about a dead stage for the log: its status row and its last flight-recorder events. Reads the desk as it
-/// was left; for people, decides nothing.
+/// Lines about a dead stage for the log: its status row and its last flight-recorder events. Reads the desk
+/// as it was left; for people, decides nothing.
 std::vector<std::string> post_mortem(const shm::Desk& desk);
 
 }  // namespace wisp::launch

@@ -40,7 +40,8 @@ Result<ProcessSpec> read_process(const toml::table& t) {
     return invalid("program '" + *program + "' must be a plain name: it is looked for beside wisp-launch");
   spec.program = *program;
   const auto* stages = t["stages"].as_array();
-  if (stages == nullptr || stages->empty()) return invalid("process '" + *program + "' needs `stages = [...]`");
+  if (stages == nullptr || stages->empty())
+    return invalid("process '" + *program + "' needs `stages = [...]`");
   for (const auto& node : *stages) {
     const auto name = node.value<std::string>();
     if (!name) return invalid("`stages` of '" + *program + "' must hold names");
@@ -97,7 +98,9 @@ std::string names_in(const std::string& directory) {
 
 }  // namespace
 
-bool ProcessSpec::hosts(shm::StageId s) const { return std::find(stages.begin(), stages.end(), s) != stages.end(); }
+bool ProcessSpec::hosts(shm::StageId s) const {
+  return std::find(stages.begin(), stages.end(), s) != stages.end();
+}
 
 Result<shm::StageId> stage_named(const std::string& name) {
   std::string list;
@@ -121,7 +124,8 @@ Result<Topology> load_topology(const std::string& name, const std::string& direc
   const std::string path = is_path ? name : directory + "/" + name + ".toml";
   std::ifstream file(path);
   if (!file)
-    return not_found("topology '" + name + "' is not there (" + path + "); there are: " + names_in(directory));
+    return not_found("topology '" + name + "' is not there (" + path +
+                     "); there are: " + names_in(directory));
   std::ostringstream text;
   text << file.rdbuf();
   return parse_topology(text.str(), name);

@@ -26,8 +26,8 @@ struct Topology {
 /// Reads TOML text. Errors: kInvalid names the table and what is wrong with it.
 Result<Topology> parse_topology(const std::string& text, const std::string& name);
 
-/// Reads `<directory>/<name>.toml`; a name that ends in ".toml" is a path of its own. Errors: kNotFound lists what
-/// there is; kInvalid.
+/// Reads `<directory>/<name>.toml`; a name that ends in ".toml" is a path of its own. Errors: kNotFound lists
+/// what there is; kInvalid.
 Result<Topology> load_topology(const std::string& name, const std::string& directory);
 
 /// The stage of that name among those that run, or an error that lists them.

@@ -43,7 +43,8 @@ void Supervisor::look_at_processes() {
     held |= look.stopped || look.traced_by != 0;
     for (StageId s : p->spec.stages) {
       shm::StageLife& life = regions_.life().stage[shm::index(s)];
-      changed |= life.stopped.exchange(look.stopped ? 1 : 0, std::memory_order_relaxed) != (look.stopped ? 1u : 0u);
+      changed |=
+          life.stopped.exchange(look.stopped ? 1 : 0, std::memory_order_relaxed) != (look.stopped ? 1u : 0u);
       changed |= life.traced_by.exchange(look.traced_by, std::memory_order_relaxed) != look.traced_by;
     }
   }
@@ -55,8 +56,8 @@ void Supervisor::look_at_processes() {
   if (changed) regions_.ring_all();
 }
 
-/// Stops the engine clock, or lets it go on from where it stood. The offset is stored before the pause ends: who
-/// reads the pause first and then the offset sees a time that is late for one read, never early.
+/// Stops the engine clock, or lets it go on from where it stood. The offset is stored before the pause ends:
+/// who reads the pause first and then the offset sees a time that is late for one read, never early.
 void Supervisor::hold_clock(bool held) {
   shm::Life& life = regions_.life();
   const std::uint64_t now = shm::monotonic_now();

@@ -14,7 +14,9 @@
 
 namespace wisp::launch {
 
-Poller::Poller() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) { WISP_CHECK(epoll_.valid()); }
+Poller::Poller() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  WISP_CHECK(epoll_.valid());
+}
 
 void Poller::add(int fd, std::uint32_t events, Callback callback) {
   const std::uint64_t serial = next_serial_++;

@@ -35,8 +35,8 @@ class Poller {
 
 /// What /proc says of a process. A debugger that attaches is reported to no parent; it is seen here alone.
 struct ProcessLook {
-  bool stopped = false;           ///< state T or t
-  std::uint32_t traced_by = 0;    ///< TracerPid
+  bool stopped = false;             ///< state T or t
+  std::uint32_t traced_by = 0;      ///< TracerPid
   std::uint64_t private_bytes = 0;  ///< RssAnon
 };
 /// A process that is gone looks like one that runs.

@@ -14,16 +14,20 @@ void add_run(CLI::App* command, std::string& run) {
 
 int main(int argc, char** argv) {
   namespace launch = wisp::launch;
-  CLI::App app{"Starts the stages of WISP, keeps them running and lets you look at them. `wisp run` and `wisp serve` use it."};
+  CLI::App app{
+      "Starts the stages of WISP, keeps them running and lets you look at them. `wisp run` and `wisp serve` "
+      "use it."};
   app.set_version_flag("--version", std::string("wisp-launch ") + WISP_VERSION);
   app.require_subcommand(1);
 
   launch::RunCommand run;
   auto* run_command = app.add_subcommand("run", "Start a run (a plan comes from `wisp`)");
   run_command->add_option("--plan-fd", run.plan_fd, "Descriptor that holds the plan")->required();
-  run_command->add_option("--lifeline-fd", run.lifeline_fd, "Stop everything at end of file of this descriptor");
+  run_command->add_option("--lifeline-fd", run.lifeline_fd,
+                          "Stop everything at end of file of this descriptor");
   run_command->add_option("--announce-fd", run.announce_fd, "Events go here, a line of JSON each");
-  run_command->add_option("--programs", run.programs, "Directory of the stages' programs (default: beside this one)");
+  run_command->add_option("--programs", run.programs,
+                          "Directory of the stages' programs (default: beside this one)");
   run_command->add_option("--topologies", run.topologies, "Directory of the topologies");
 
   std::string where;
@@ -47,8 +51,10 @@ int main(int argc, char** argv) {
   auto* debug_command = app.add_subcommand("debug", "Open gdb on a stage; deadlines stand still meanwhile");
   debug_command->add_option("stage", debug.stage, "Stage")->required();
   debug_command->add_flag("--wait", debug.wait, "Start it anew, stopped before it attaches");
-  debug_command->add_option("--replace", debug.replace, "Start this shell command in its place, e.g. 'gdb --args ./wisp-compute'");
-  for (CLI::App* c : {status_command, stop_command, restart_command, gate_command, crash_command, debug_command})
+  debug_command->add_option("--replace", debug.replace,
+                            "Start this shell command in its place, e.g. 'gdb --args ./wisp-compute'");
+  for (CLI::App* c :
+       {status_command, stop_command, restart_command, gate_command, crash_command, debug_command})
     add_run(c, where);
   std::string command_line;
   auto* exec_command = app.add_subcommand("exec-child", "")->group("");

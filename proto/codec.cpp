@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::size_t kMaxDescriptors = 16;
 
-std::string errno_text() { return std::strerror(errno); }
+std::string errno_text() {
+  return std::strerror(errno);
+}
 
 /// Room for the descriptors of one packet, aligned as the kernel wants it.
 struct ControlBuffer {
@@ -30,7 +32,8 @@ void wait_for(int socket, short events) {
   }
 }
 
-/// Takes the descriptors out of a received message, whatever else is wrong with it: nobody else will close them.
+/// Takes the descriptors out of a received message, whatever else is wrong with it: nobody else will close
+/// them.
 std::vector<int> take_descriptors(msghdr& msg) {
   std::vector<int> out;
   for (cmsghdr* c = CMSG_FIRSTHDR(&msg); c != nullptr; c = CMSG_NXTHDR(&msg, c)) {

@@ -317,6 +317,11 @@ class Sorter {
 }  // namespace
 
 Status assign_tensors(ConvertPlan& plan) {
+  if (plan.manifest.spec.expert_count() > kMaxExpertsInAll) {  // before tables of that size are made
+    return invalid(plan.checkpoint.folder() + ": config.json: claims " +
+                   std::to_string(plan.manifest.spec.expert_count()) + " experts in all; at most " +
+                   std::to_string(kMaxExpertsInAll) + " are allowed");
+  }
   Sorter sorter(plan);
   WISP_TRY(sorter.sort_all());
   WISP_TRY(sorter.assign_dense());

@@ -12,6 +12,7 @@ inline constexpr std::uint32_t kMaxHeads = 1024;
 inline constexpr std::uint32_t kMaxHeadDim = 1024;
 inline constexpr std::uint32_t kMaxVocab = 1u << 23;
 inline constexpr std::uint32_t kMaxExperts = 1u << 14;  ///< per layer; an expert's key has 16 bits for it
+inline constexpr std::uint32_t kMaxExpertsInAll = 1u << 18;  ///< their tables stay small
 inline constexpr std::uint32_t kMaxPositions = 1u << 30;
 inline constexpr std::uint32_t kMaxStopIds = 256;
 

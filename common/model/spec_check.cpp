@@ -75,6 +75,7 @@ Status check_spec(const ModelSpec& m) {
   WISP_TRY(in_range("moe_width", m.moe_width, 1, kMaxWidth));
   WISP_TRY(in_range("experts", m.router.experts, 1, kMaxExperts));
   WISP_TRY(in_range("top_k", m.router.top_k, 1, m.router.experts));
+  WISP_TRY(in_range("experts in all layers", m.expert_count(), 1, kMaxExpertsInAll));
   return check_expert(m);
 }
 

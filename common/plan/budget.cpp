@@ -17,8 +17,8 @@ constexpr std::uint64_t kMiB = 1024 * kKiB;
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kFloat = 4;
 
-// Private memory of each process: Private_Clean + Private_Dirty of /proc/<pid>/smaps_rollup in mid-answer, without
-// the terms that grow with the model or the options (those follow), rounded up.
+// Private memory of each process: Private_Clean + Private_Dirty of /proc/<pid>/smaps_rollup in mid-answer,
+// without the terms that grow with the model or the options (those follow), rounded up.
 constexpr std::uint64_t kGatewayBytes = 20 * kMiB;
 constexpr std::uint64_t kTemplateHelperBytes = 22 * kMiB;
 constexpr std::uint64_t kRouterBytes = 8 * kMiB;
@@ -40,21 +40,25 @@ constexpr std::uint64_t kReserveBytes = 4 * kMiB;
 /// The kernel's tree over the pages of a memfd: 576 bytes per 64 pages, 1/455 of what it holds.
 constexpr std::uint64_t kTreeShare = 400;
 
-std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) { return (n + unit - 1) / unit * unit; }
+std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
 
 /// Working memory of compute: buffers for the rows of one step, scores, logits, rotation tables.
 std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
   const model::AttentionSpec& a = s.attention;
   const std::uint64_t rows = std::uint64_t{p.prompt_chunk} + p.parallel;
   std::uint64_t dense_width = 0;
-  for (const model::LayerSpec& layer : s.layers) dense_width = std::max<std::uint64_t>(dense_width, layer.dense_width);
+  for (const model::LayerSpec& layer : s.layers)
+    dense_width = std::max<std::uint64_t>(dense_width, layer.dense_width);
   const std::uint64_t width = std::max<std::uint64_t>(s.moe_width, dense_width);
   const std::uint64_t hidden = s.hidden;
-  // Residual, normalised, attention and MLP output, gathered rows of an expert; the products of all chosen experts
-  // stay until they are summed in rank order.
+  // Residual, normalised, attention and MLP output, gathered rows of an expert; the products of all chosen
+  // experts stay until they are summed in rank order.
   const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k}) +
-                                2 * std::uint64_t{a.heads} * a.head_dim + 2 * std::uint64_t{a.kv_heads} * a.head_dim +
-                                3 * width + 2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
+                                2 * std::uint64_t{a.heads} * a.head_dim +
+                                2 * std::uint64_t{a.kv_heads} * a.head_dim + 3 * width +
+                                2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
   const std::uint64_t scores = std::uint64_t{p.threads} * (p.ctx + std::uint64_t{16});
   const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 2 * std::uint64_t{s.vocab};
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
@@ -63,9 +67,11 @@ std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
 
 std::uint64_t private_memory(const RunPlan& p, const model::ModelSpec& s) {
   std::uint64_t bytes = kLauncherBytes + kCommandBytes;
-  bytes += p.options.topology == "solo" ? kSoloBytes : kGatewayBytes + kRouterBytes + kLoaderBytes + kComputeBytes;
+  bytes +=
+      p.options.topology == "solo" ? kSoloBytes : kGatewayBytes + kRouterBytes + kLoaderBytes + kComputeBytes;
   if (p.options.text) bytes += kTemplateHelperBytes + std::uint64_t{s.vocab} * kBytesPerVocab;
-  return bytes + std::uint64_t{p.threads} * kBytesPerThread + std::uint64_t{p.expert_extents} * kBytesPerExtent;
+  return bytes + std::uint64_t{p.threads} * kBytesPerThread +
+         std::uint64_t{p.expert_extents} * kBytesPerExtent;
 }
 
 /// Desks, slot directory, `life` and the header pages of the other regions.
@@ -78,9 +84,10 @@ std::uint64_t desks(const RunPlan& p) {
 /// Page tables: 8 bytes per 4 KiB page in each process that maps it. One process: one mapping of each region.
 std::uint64_t page_tables(const RunPlan& p) {
   const bool solo = p.options.topology == "solo";
-  const std::uint64_t weights = p.slab_bytes() + p.dense_bytes;          // loader, compute
-  const std::uint64_t shared = p.journal_bytes + p.desks_bytes;          // all four stages at most
-  const std::uint64_t mapped = solo ? weights + shared + p.kv_bytes() : 2 * weights + 4 * shared + p.kv_bytes();
+  const std::uint64_t weights = p.slab_bytes() + p.dense_bytes;  // loader, compute
+  const std::uint64_t shared = p.journal_bytes + p.desks_bytes;  // all four stages at most
+  const std::uint64_t mapped =
+      solo ? weights + shared + p.kv_bytes() : 2 * weights + 4 * shared + p.kv_bytes();
   return round_up(mapped / (kPage / 8), kPage);
 }
 
@@ -111,8 +118,8 @@ shm::DeskPlan desk_plan(const RunPlan& p, shm::StageId stage) {
     case shm::StageId::kRouter: {
       // Four steps in flight. All sequences of a step share the pool, so their page lists do too.
       const std::uint64_t rows = std::uint64_t{p.prompt_chunk} + p.parallel;
-      const std::uint64_t step = sizeof(ring::StepHeader) + p.parallel * sizeof(ring::StepRequest) + rows * 4 +
-                                 (std::uint64_t{p.kv_pages} + p.parallel) * 4;
+      const std::uint64_t step = sizeof(ring::StepHeader) + p.parallel * sizeof(ring::StepRequest) +
+                                 rows * 4 + (std::uint64_t{p.kv_pages} + p.parallel) * 4;
       arena(EdgeId::kRouterCompute) = 4 * round_up(step, 64) + 64 * kKiB;
       d.extra_bytes = sizeof(shm::RouterBoard) + std::uint64_t{8} * p.records;
       break;
@@ -126,7 +133,8 @@ shm::DeskPlan desk_plan(const RunPlan& p, shm::StageId stage) {
       arena(EdgeId::kComputeLoader) = kMiB;
       d.extra_bytes = sizeof(slab::LeaseRow) * std::uint64_t{p.slots};
       break;
-    case shm::StageId::kSpeculator: break;
+    case shm::StageId::kSpeculator:
+      break;
   }
   return d;
 }
@@ -137,18 +145,19 @@ std::string describe(const RunPlan& p) {
     std::string what;
   };
   std::vector<Term> terms{
-      {p.slab_bytes(), "experts: " + std::to_string(p.slots) + " slots for " + std::to_string(p.expert_extents) +
-                           " experts of " + format_size(p.stride)},
+      {p.slab_bytes(), "experts: " + std::to_string(p.slots) + " slots for " +
+                           std::to_string(p.expert_extents) + " experts of " + format_size(p.stride)},
       {p.dense_bytes, "weights beside the experts"},
       {p.kv_bytes(), "KV cache: " + std::to_string(p.ctx) + " tokens (--ctx)"},
-      {p.scratch_bytes, "working memory: prompt in chunks of " + std::to_string(p.prompt_chunk) + " (--prompt-chunk), " +
-                            std::to_string(p.threads) + " threads"},
+      {p.scratch_bytes, "working memory: prompt in chunks of " + std::to_string(p.prompt_chunk) +
+                            " (--prompt-chunk), " + std::to_string(p.threads) + " threads"},
       {p.process_bytes, "private memory of the processes"},
       {p.desks_bytes, "rings and directories"},
       {p.journal_bytes, "journal: " + std::to_string(p.records) + " requests"},
       {p.page_table_bytes, "page tables"},
       {p.reserve_bytes, "reserve"}};
-  std::stable_sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.bytes > b.bytes; });
+  std::stable_sort(terms.begin(), terms.end(),
+                   [](const Term& a, const Term& b) { return a.bytes > b.bytes; });
   std::string text =
       "memory: " + format_size(p.total()) + " planned of " + format_size(p.ram_budget) + " allowed (--ram)\n";
   for (const Term& t : terms) {

@@ -70,7 +70,8 @@ std::vector<Membership> memberships(const KernelFiles& files) {
 
 /// Calls `visit` for the folder of a group and of each one above it. Inside a container the path may name
 /// folders that are not mounted here; what cannot be read there limits nothing.
-void walk_up(const std::string& mount, std::string path, const std::function<void(const std::string&)>& visit) {
+void walk_up(const std::string& mount, std::string path,
+             const std::function<void(const std::string&)>& visit) {
   while (true) {
     while (!path.empty() && path.back() == '/') path.pop_back();
     visit(mount + path);
@@ -90,7 +91,8 @@ std::uint64_t room_v1(const std::string& folder) {
   const auto limit = read_number(folder + "/memory.limit_in_bytes");
   const auto used = read_number(folder + "/memory.usage_in_bytes");
   if (!limit || !used) return kNoLimit;
-  return room(*limit, *used, sum_of_keys(folder + "/memory.stat", {"total_inactive_file", "total_active_file"}));
+  return room(*limit, *used,
+              sum_of_keys(folder + "/memory.stat", {"total_inactive_file", "total_active_file"}));
 }
 
 std::uint64_t room_v2(const std::string& folder) {
@@ -165,6 +167,8 @@ std::uint32_t usable_cores() {
   return cores_within_quota({}, static_cast<std::uint32_t>(std::max(n, 1)));
 }
 
-std::uint64_t available_memory() { return available_memory_in({}); }
+std::uint64_t available_memory() {
+  return available_memory_in({});
+}
 
 }  // namespace wisp::plan

@@ -10,7 +10,8 @@ struct KernelFiles {
   std::string cgroup = "/sys/fs/cgroup";
 };
 
-/// min(MemAvailable, room in every memory cgroup that encloses this process), bytes. 0 where nothing can be read, at least 1 elsewhere.
+/// min(MemAvailable, room in every memory cgroup that encloses this process), bytes. 0 where nothing can be
+/// read, at least 1 elsewhere.
 std::uint64_t available_memory_in(const KernelFiles& files);
 
 /// Cores that the CPU quotas of the enclosing cgroups leave of `cores`; at least 1.

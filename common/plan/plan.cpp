@@ -18,8 +18,8 @@ constexpr std::uint32_t kMaxParallel = 256;
 constexpr std::uint32_t kMaxThreads = 1024;
 constexpr std::uint32_t kLargestChunk = 512;
 constexpr std::uint32_t kSmallestChunk = 16;
-/// A chunk reads each expert once however long it is, so a long one saves reads; but its buffers take the place
-/// of slots. They may take this share of the budget.
+/// A chunk reads each expert once however long it is, so a long one saves reads; but its buffers take the
+/// place of slots. They may take this share of the budget.
 constexpr std::uint64_t kScratchShare = 8;
 constexpr std::uint32_t kPageTokens = 16;
 
@@ -43,8 +43,9 @@ Result<std::string> choose_profile(const model::Manifest& m, const RunOptions& o
   const std::string profile = o.profile.empty() ? m.profile : o.profile;
   if (profile == "exact") return profile;
   if (profile == "fast")
-    return unsupported("--profile fast comes with the int8 activation kernels, which this version does not have; "
-                       "use --profile exact");
+    return unsupported(
+        "--profile fast comes with the int8 activation kernels, which this version does not have; "
+        "use --profile exact");
   return invalid("--profile " + profile + " is unknown: exact (or fast, in a later version)");
 }
 
@@ -52,7 +53,8 @@ Status check_options(const model::Manifest& m, const RunOptions& o) {
   const std::uint32_t longest = std::min(m.spec.max_positions, kMaxCtx);
   if (longest == 0) return invalid("model " + m.name + " has no positions (max_position_embeddings is 0)");
   if (o.ctx > longest) return out_of_range("--ctx", o.ctx, 1, longest, " for this model");
-  if (o.parallel == 0 || o.parallel > kMaxParallel) return out_of_range("--parallel", o.parallel, 1, kMaxParallel);
+  if (o.parallel == 0 || o.parallel > kMaxParallel)
+    return out_of_range("--parallel", o.parallel, 1, kMaxParallel);
   if (o.threads > kMaxThreads) return out_of_range("--threads", o.threads, 1, kMaxThreads);
   if (o.io != "auto" && o.io != "uring" && o.io != "pread" && o.io != "ghost")
     return invalid("--io " + o.io + " is unknown: auto, uring or pread");
@@ -73,7 +75,8 @@ RunPlan lay_out(const model::Manifest& m, const RunOptions& o, const std::string
   p.dense_bytes = m.dense_bytes;
   p.ctx = o.ctx != 0 ? o.ctx : std::min(s.max_positions, kDefaultCtx);
   p.kv_pages = (p.ctx + kPageTokens - 1) / kPageTokens;
-  p.kv_page_bytes = std::uint64_t{p.layers} * 2 * s.attention.kv_heads * kPageTokens * s.attention.head_dim * 4;
+  p.kv_page_bytes =
+      std::uint64_t{p.layers} * 2 * s.attention.kv_heads * kPageTokens * s.attention.head_dim * 4;
   p.parallel = o.parallel;
   p.records = std::max<std::uint32_t>(16, 4 * o.parallel);
   p.threads = o.threads != 0 ? o.threads : usable_cores();
@@ -98,8 +101,10 @@ class Layout {
   std::uint32_t most_slots(std::uint32_t low, std::uint32_t high, std::uint32_t chunk, std::uint64_t budget) {
     while (low < high) {
       const std::uint32_t middle = low + (high - low + 1) / 2;
-      if (total(middle, chunk) <= budget) low = middle;
-      else high = middle - 1;
+      if (total(middle, chunk) <= budget)
+        low = middle;
+      else
+        high = middle - 1;
     }
     return low;
   }
@@ -115,16 +120,18 @@ struct Range {
   std::uint32_t high;
 };
 
-/// How many slots may be had: from what one layer needs to every expert of the model, or what --experts-ram says.
+/// How many slots may be had: from what one layer needs to every expert of the model, or what --experts-ram
+/// says.
 Result<Range> slot_range(const RunPlan& p) {
   const std::uint32_t least = std::min(p.expert_extents, std::max<std::uint32_t>(2, 2 * p.top_k));
   if (p.options.experts_ram == 0 || p.expert_extents == 0) return Range{least, p.expert_extents};
   const std::uint64_t wanted = std::min<std::uint64_t>(p.options.experts_ram / p.stride, p.expert_extents);
   if (wanted < least) {
     const std::uint64_t need = std::uint64_t{least} * p.stride;
-    return exhausted("--experts-ram " + format_size(p.options.experts_ram) + " is too small: " + p.model_name +
-                     " needs at least " + std::to_string(least) + " slots of " + format_size(p.stride) +
-                     " (--experts-ram " + std::to_string((need + 1023) / 1024) + "K)");
+    return exhausted("--experts-ram " + format_size(p.options.experts_ram) +
+                     " is too small: " + p.model_name + " needs at least " + std::to_string(least) +
+                     " slots of " + format_size(p.stride) + " (--experts-ram " +
+                     std::to_string((need + 1023) / 1024) + "K)");
   }
   return Range{static_cast<std::uint32_t>(wanted), static_cast<std::uint32_t>(wanted)};
 }
@@ -139,17 +146,19 @@ Range chunk_range(const RunPlan& p) {
 
 /// "61.3 MiB (--ram 62M)": both figures rounded up, so that either one works.
 std::string as_ram_option(std::uint64_t bytes) {
-  const double unit = static_cast<double>(bytes) >= 1024.0 * static_cast<double>(kMiB) ? 1024.0 * kMiB : 1.0 * kMiB;
+  const double unit =
+      static_cast<double>(bytes) >= 1024.0 * static_cast<double>(kMiB) ? 1024.0 * kMiB : 1.0 * kMiB;
   char text[80];
-  std::snprintf(text, sizeof text, "%.1f %s (--ram %lluM)", std::ceil(static_cast<double>(bytes) / unit * 10.0) / 10.0,
-                unit > 1.0 * kMiB ? "GiB" : "MiB", static_cast<unsigned long long>((bytes + kMiB - 1) / kMiB));
+  std::snprintf(text, sizeof text, "%.1f %s (--ram %lluM)",
+                std::ceil(static_cast<double>(bytes) / unit * 10.0) / 10.0, unit > 1.0 * kMiB ? "GiB" : "MiB",
+                static_cast<unsigned long long>((bytes + kMiB - 1) / kMiB));
   return text;
 }
 
 Error too_small(const RunPlan& p, std::uint64_t available, std::uint64_t needed) {
-  std::string text = p.options.ram != 0
-                         ? "--ram " + format_size(p.options.ram) + " is too small: "
-                         : "too little memory: " + format_size(available) + " are free here, 70 % of which may be used: ";
+  std::string text = p.options.ram != 0 ? "--ram " + format_size(p.options.ram) + " is too small: "
+                                        : "too little memory: " + format_size(available) +
+                                              " are free here, 70 % of which may be used: ";
   text += p.model_name + " needs at least " + as_ram_option(needed) + " with --ctx " + std::to_string(p.ctx) +
           " and --parallel " + std::to_string(p.parallel) + "; a shorter --ctx needs less";
   return exhausted(std::move(text));
@@ -187,7 +196,8 @@ Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, s
   RunPlan plan = layout.take();
   plan.ram_budget = budget;
   plan.minimum_ram = minimum;
-  // Regions are taken at once at the start; more than there is would end in the kernel's out-of-memory killer.
+  // Regions are taken at once at the start; more than there is would end in the kernel's out-of-memory
+  // killer.
   if (available != 0 && region_bytes(plan) > available)
     return exhausted("this plan takes " + format_size(region_bytes(plan)) + " at once, but only " +
                      format_size(available) + " of memory are free here; give a smaller --ram (at least " +

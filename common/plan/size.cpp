@@ -11,7 +11,9 @@ namespace wisp::plan {
 namespace {
 
 Error bad_size(const std::string& text) {
-  return invalid("\"" + text + "\" is no size: write bytes, or a number with K, M, G or T (powers of 1024), as in 512M or 1.5G");
+  return invalid(
+      "\"" + text +
+      "\" is no size: write bytes, or a number with K, M, G or T (powers of 1024), as in 512M or 1.5G");
 }
 
 /// log2 of the unit: "", "B", "K", "KB", "KiB", ..., in either case; -1 if it is none.
@@ -30,12 +32,14 @@ int unit_shift(std::string unit) {
 Result<std::uint64_t> parse_size(const std::string& text) {
   std::size_t digits = 0;
   std::size_t dots = 0;
-  while (digits < text.size() && (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 || text[digits] == '.'))
+  while (digits < text.size() &&
+         (std::isdigit(static_cast<unsigned char>(text[digits])) != 0 || text[digits] == '.'))
     dots += text[digits++] == '.' ? 1 : 0;
   std::size_t begin = digits;
   while (begin < text.size() && text[begin] == ' ') ++begin;
   const int shift = unit_shift(text.substr(begin));
-  if (digits == 0 || dots > 1 || shift < 0 || text[0] == '.' || text[digits - 1] == '.') return bad_size(text);
+  if (digits == 0 || dots > 1 || shift < 0 || text[0] == '.' || text[digits - 1] == '.')
+    return bad_size(text);
 
   const char* const first = text.data();
   if (dots == 0) {

@@ -10,11 +10,15 @@ namespace {
 
 using shm::StageId;
 
-bool is_open(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+bool is_open(int fd) {
+  return ::fcntl(fd, F_GETFD) >= 0;
+}
 
 /// Maps descriptor `fd` and keeps the mapping in `at`. Errors: kNotFound, kIo.
-Result<std::shared_ptr<shm::Mapping>> map_into(Attachment& at, int fd, bool writable, const std::string& name) {
-  if (!is_open(fd)) return not_found("region " + name + " was not inherited as descriptor " + std::to_string(fd));
+Result<std::shared_ptr<shm::Mapping>> map_into(Attachment& at, int fd, bool writable,
+                                               const std::string& name) {
+  if (!is_open(fd))
+    return not_found("region " + name + " was not inherited as descriptor " + std::to_string(fd));
   auto mapped = shm::Mapping::map(fd, writable);
   if (!mapped.ok()) return std::move(mapped).error().within("region " + name);
   auto mapping = std::make_shared<shm::Mapping>(std::move(*mapped));
@@ -24,14 +28,17 @@ Result<std::shared_ptr<shm::Mapping>> map_into(Attachment& at, int fd, bool writ
 
 /// The same with a header of `kind` checked.
 template <class T>
-Result<T*> attach_region(Attachment& at, int fd, bool writable, shm::RegionKind kind, const std::string& name) {
+Result<T*> attach_region(Attachment& at, int fd, bool writable, shm::RegionKind kind,
+                         const std::string& name) {
   WISP_ASSIGN(auto mapping, map_into(at, fd, writable, name));
   auto checked = shm::check_header(*mapping, kind);
   if (!checked.ok()) return std::move(checked).error().within(name);
   return static_cast<T*>(mapping->data());
 }
 
-std::string desk_name(StageId s) { return "desk." + std::string(shm::name_of(s)); }
+std::string desk_name(StageId s) {
+  return "desk." + std::string(shm::name_of(s));
+}
 
 std::uint64_t size_of_mapping(const Attachment& at, const void* data) {
   for (const auto& m : at.mappings)
@@ -41,13 +48,16 @@ std::uint64_t size_of_mapping(const Attachment& at, const void* data) {
 
 Status expect(const char* what, std::uint64_t have, std::uint64_t want) {
   if (have == want) return {};
-  return corrupt(std::string(what) + " is " + std::to_string(have) + " where the plan says " + std::to_string(want));
+  return corrupt(std::string(what) + " is " + std::to_string(have) + " where the plan says " +
+                 std::to_string(want));
 }
 
 }  // namespace
 
 Result<Attachment> attach_inherited(const std::vector<StageId>& writable) {
-  const auto hosts = [&](StageId s) { return std::find(writable.begin(), writable.end(), s) != writable.end(); };
+  const auto hosts = [&](StageId s) {
+    return std::find(writable.begin(), writable.end(), s) != writable.end();
+  };
   using shm::RegionKind;
   Attachment at;
   WISP_ASSIGN(at.life, attach_region<const shm::Life>(at, fds::kLife, false, RegionKind::kLife, "life"));
@@ -55,7 +65,8 @@ Result<Attachment> attach_inherited(const std::vector<StageId>& writable) {
     const auto s = static_cast<StageId>(i);
     at.bell[i] = ring::Doorbell(is_open(fds::bell(s)) ? fds::bell(s) : -1);
     if (!is_open(fds::desk(s)) && !hosts(s)) continue;
-    WISP_ASSIGN(at.desk[i], attach_region<shm::Desk>(at, fds::desk(s), hosts(s), RegionKind::kDesk, desk_name(s)));
+    WISP_ASSIGN(at.desk[i],
+                attach_region<shm::Desk>(at, fds::desk(s), hosts(s), RegionKind::kDesk, desk_name(s)));
     if (at.desk[i]->stage != i) return corrupt(desk_name(s) + " belongs to another stage");
   }
   const bool loader = hosts(StageId::kLoader);
@@ -87,8 +98,10 @@ Status check_against_plan(const Attachment& at) {
     const std::string name = "size of " + desk_name(s);
     WISP_TRY(expect(name.c_str(), d->region.size, shm::desk_size(s, plan::desk_plan(at.plan, s))));
   }
-  if (at.slab != nullptr) WISP_TRY(expect("size of slab", size_of_mapping(at, at.slab), at.plan.slab_bytes()));
-  if (at.dense != nullptr) WISP_TRY(expect("size of dense", size_of_mapping(at, at.dense), at.plan.dense_bytes));
+  if (at.slab != nullptr)
+    WISP_TRY(expect("size of slab", size_of_mapping(at, at.slab), at.plan.slab_bytes()));
+  if (at.dense != nullptr)
+    WISP_TRY(expect("size of dense", size_of_mapping(at, at.dense), at.plan.dense_bytes));
   if (at.slab_dir != nullptr) {
     WISP_TRY(expect("slots of slabdir", at.slab_dir->slots, at.plan.slots));
     WISP_TRY(expect("layers of slabdir", at.slab_dir->layers, at.plan.layers));

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kGiveUpStatus = 125;
 
-/// Waits for any of `fds` until `deadline` of CLOCK_MONOTONIC (~0 = none). Signals, also a debugger's, wake nobody.
+/// Waits for any of `fds` until `deadline` of CLOCK_MONOTONIC (~0 = none). Signals, also a debugger's, wake
+/// nobody.
 void poll_until(std::vector<pollfd>& fds, std::uint64_t deadline) {
   for (;;) {
     timespec left{};
@@ -77,7 +78,9 @@ StageContext::~StageContext() {
   if (detail::armed == &armed_) detail::armed = nullptr;
 }
 
-void StageContext::bind_thread() { detail::armed = &armed_; }
+void StageContext::bind_thread() {
+  detail::armed = &armed_;
+}
 
 ring::Producer StageContext::producer(shm::EdgeId e) {
   const shm::EdgeEnds ends = shm::ends_of(e);

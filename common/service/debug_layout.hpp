@@ -3,8 +3,8 @@
 
 namespace wisp::service {
 
-/// Offsets and sizes of the shared structs by name, for launch/gdb/wisp.py: a release build has no type information,
-/// and a script of its own numbers would go stale. Ends with a null name.
+/// Offsets and sizes of the shared structs by name, for launch/gdb/wisp.py: a release build has no type
+/// information, and a script of its own numbers would go stale. Ends with a null name.
 struct LayoutEntry {
   const char* name;
   std::uint64_t value;

@@ -1,5 +1,6 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
@@ -9,7 +10,6 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <linux/close_range.h>
 #include <thread>
 
 #include "proto/codec.hpp"
@@ -34,12 +34,14 @@ struct Configuration {
 };
 
 void usage(const char* program, FILE* to) {
-  std::fprintf(to,
-               "%s is a stage of WISP. It is started by wisp-launch, which hands it its shared memory: run `wisp run`,"
-               " `wisp serve`\nor `wisp-launch run` instead.\n\n"
-               "  --help     print this\n  --version  print the version\n"
-               "  --wait     stop before attaching, until SIGCONT (for a debugger; `wisp-launch debug STAGE --wait`)\n",
-               program);
+  std::fprintf(
+      to,
+      "%s is a stage of WISP. It is started by wisp-launch, which hands it its shared memory: run `wisp run`,"
+      " `wisp serve`\nor `wisp-launch run` instead.\n\n"
+      "  --help     print this\n  --version  print the version\n"
+      "  --wait     stop before attaching, until SIGCONT (for a debugger; `wisp-launch debug STAGE "
+      "--wait`)\n",
+      program);
 }
 
 /// Handles what can be on the command line. Returns an exit code, or -1 to go on.
@@ -71,8 +73,8 @@ bool started_by_launcher() {
   return ::getsockopt(fds::kControl, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET;
 }
 
-/// Ties this process to the life of the launcher. A stopped or traced process reads no pipe, hence the signal; the
-/// pipe tells whether the launcher died before the signal was asked for.
+/// Ties this process to the life of the launcher. A stopped or traced process reads no pipe, hence the
+/// signal; the pipe tells whether the launcher died before the signal was asked for.
 void die_with_launcher() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   pollfd p{fds::kLifeline, POLLIN, 0};
@@ -121,7 +123,8 @@ void host_stage(StageContext& ctx, const HostedStage& hosted) {
   ctx.bind_thread();
   if (ctx.desk()->attached_epoch.load(std::memory_order_acquire) >= ctx.epoch())
     fail(ctx, corrupt("the desk already belongs to this or a later epoch"));
-  // The factory comes first: what it takes over from the predecessor must be settled before peers see the new epoch.
+  // The factory comes first: what it takes over from the predecessor must be settled before peers see the new
+  // epoch.
   auto stage = hosted.make(ctx);
   if (!stage.ok()) fail(ctx, stage.error());
   ctx.desk()->parked.store(0, std::memory_order_seq_cst);
@@ -181,7 +184,8 @@ int host_main(int argc, char** argv, const char* program, const std::vector<Host
   if (!configuration.ok()) return fail_early(program, first, configuration.error());
   for (shm::StageId s : configuration->stages)
     if (find(stages, s) == nullptr)
-      return fail_early(program, s, invalid("this program does not host stage " + std::string(shm::name_of(s))));
+      return fail_early(program, s,
+                        invalid("this program does not host stage " + std::string(shm::name_of(s))));
   auto attached = attach_inherited(configuration->stages);
   if (!attached.ok()) return fail_early(program, first, attached.error());
   Attachment at = std::move(*attached);

@@ -24,7 +24,9 @@ class EngineTime final : public spdlog::custom_flag_formatter {
     const std::string text = fmt::format("{}.{:06}", now / 1000000000ULL, now % 1000000000ULL / 1000);
     dest.append(text.data(), text.data() + text.size());
   }
-  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<EngineTime>(life_); }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<EngineTime>(life_);
+  }
 
  private:
   const shm::Life* life_;
@@ -32,18 +34,20 @@ class EngineTime final : public spdlog::custom_flag_formatter {
 
 }  // namespace
 
-void set_up_log(const std::string& run_dir, const std::string& program, std::uint32_t epoch, const std::string& level,
-                const shm::Life* life) {
+void set_up_log(const std::string& run_dir, const std::string& program, std::uint32_t epoch,
+                const std::string& level, const shm::Life* life) {
   auto to_stderr = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   std::vector<spdlog::sink_ptr> sinks{to_stderr};
   std::string failure;
-  if (!run_dir.empty()) try {
-      sinks.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(
-          fmt::format("{}/log/{}.{}.log", run_dir, program, epoch)));
+  try {
+    const std::string path = fmt::format("{}/log/{}.{}.log", run_dir, program, epoch);
+    if (!run_dir.empty()) {
+      sinks.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
       to_stderr->set_level(spdlog::level::warn);
-    } catch (const spdlog::spdlog_ex& e) {
-      failure = e.what();
     }
+  } catch (const spdlog::spdlog_ex& e) {
+    failure = e.what();
+  }
   auto logger = std::make_shared<spdlog::logger>(program, sinks.begin(), sinks.end());
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<EngineTime>('*', life);

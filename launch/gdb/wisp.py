@@ -5,8 +5,8 @@
     wisp lease       slots that compute leases now
     wisp seq REQ     the journal record of a request (hexadecimal or decimal id)
 
-The regions are found in /proc/PID/maps, the offsets in the table `wisp_debug_layout` of the program, so no type
-information is needed. Nothing is written.
+The regions are found in /proc/PID/maps, the offsets in the table `wisp_debug_layout` of the program, so no
+type information is needed. Nothing is written.
 """
 
 import os
@@ -16,8 +16,8 @@ import gdb
 
 STAGES = ["gateway", "router", "loader", "compute", "speculator"]
 EDGES = {1: (0, 1), 2: (1, 0), 3: (1, 3), 4: (3, 1), 5: (3, 2), 6: (2, 3)}
-KINDS = ["none", "submit", "cancel", "finish_at", "acknowledge", "adopt", "token", "step", "step_result", "touch",
-         "need", "slot_ready", "slot_failed"]
+KINDS = ["none", "submit", "cancel", "finish_at", "acknowledge", "adopt", "token", "step", "step_result",
+         "touch", "need", "slot_ready", "slot_failed"]
 WAITS = ["nothing", "work", "ring space", "expert", "dense", "step gate", "step result", "tombstone", "lease",
          "drive", "KV pages"]
 SLOT_STATES = ["FREE", "FILLING", "READY", "EVICTING"]
@@ -57,7 +57,7 @@ class Wisp:
         try:
             at = int(gdb.parse_and_eval("(unsigned long)&wisp_debug_layout"))
         except gdb.error:
-            raise gdb.GdbError("this program has no wisp_debug_layout: it is no stage of WISP, or was stripped")
+            raise gdb.GdbError("no wisp_debug_layout here: this is no stage of WISP, or it was stripped")
         layout = {}
         while True:
             name = self.u64(at)
@@ -104,8 +104,8 @@ class Rings(gdb.Command):
             slots = w.u32(place + o["edge.slots"])
             head = w.cursor(consumer, "desk.rx_head", edge)
             tail = w.cursor(producer, "desk.tx_tail", edge)
-            line = "edge %d  %-8s -> %-8s published %d, consumed %d" % (edge, STAGES[producer], STAGES[consumer], tail,
-                                                                      head)
+            line = "edge %d  %-8s -> %-8s published %d, consumed %d" % (
+                edge, STAGES[producer], STAGES[consumer], tail, head)
             oldest = ring + (head % slots) * o["descriptor"] if slots else 0
             if slots and w.u64(oldest) == head + 1:
                 kind = w.u8(oldest + o["descriptor.kind"])
@@ -190,8 +190,10 @@ class Sequence(gdb.Command):
         except ValueError:
             raise gdb.GdbError("wisp seq REQ: a request id such as 0x100000001")
         found = False
+        first = journal + w.u64(journal + o["journal.records_offset"])
+        stride = w.u64(journal + o["journal.stride"])
         for i in range(w.u32(journal + o["journal.records"])):
-            record = journal + w.u64(journal + o["journal.records_offset"]) + i * w.u64(journal + o["journal.stride"])
+            record = first + i * stride
             request = w.u64(record + o["record.request"])
             if request == 0 or (wanted is not None and request != wanted):
                 continue
@@ -201,7 +203,7 @@ class Sequence(gdb.Command):
             prompt = w.u32(record + o["record.prompt_tokens"])
             print("record %d request %#x: prompt %d, generated %d of %d%s, kv_len %d, %s" % (
                 i, request, prompt, length, w.u32(record + o["record.max_tokens"]),
-                ", finished: " + (FINISHES[finish] if finish < len(FINISHES) else str(finish)) if finish else "",
+                ", finished: %s" % (FINISHES[finish] if finish < len(FINISHES) else finish) if finish else "",
                 w.u32(record + o["record.kv_len"]),
                 "admitted" if w.u32(record + o["record.admitted"]) else "queued"))
             shown = min(length, 16)

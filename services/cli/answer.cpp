@@ -22,9 +22,12 @@ void put(Json& to, const char* key, const std::optional<T>& value) {
 StreamRequest to_request(const Question& q, const std::string& socket) {
   Json body{{"model", q.model}};
   const bool chat = !q.messages.empty();
-  if (chat) body["messages"] = q.messages;
-  else if (!q.ids.empty()) body["prompt"] = q.ids;
-  else body["prompt"] = q.text;
+  if (chat)
+    body["messages"] = q.messages;
+  else if (!q.ids.empty())
+    body["prompt"] = q.ids;
+  else
+    body["prompt"] = q.text;
   body["stream"] = true;
   body["stream_options"] = {{"include_usage", true}};
   body["return_token_ids"] = true;
@@ -48,7 +51,8 @@ StreamRequest to_request(const Question& q, const std::string& socket) {
 
 Result<std::string> AnswerReader::take(const std::string& data, double now) {
   const Json json = Json::parse(data, nullptr, false);
-  if (!json.is_object()) return io_error("the gateway sent an event that is no JSON object: " + data.substr(0, 200));
+  if (!json.is_object())
+    return io_error("the gateway sent an event that is no JSON object: " + data.substr(0, 200));
   try {
     if (json.contains("error")) {
       const Json& e = json["error"];
@@ -58,7 +62,8 @@ Result<std::string> AnswerReader::take(const std::string& data, double now) {
       const Json& usage = json["usage"];
       answer_.prompt_tokens = usage.value("prompt_tokens", std::uint64_t{0});
       answer_.completion_tokens = usage.value("completion_tokens", std::uint64_t{0});
-      if (usage.contains("seed") && usage["seed"].is_number_integer()) answer_.seed = usage["seed"].get<std::uint64_t>();
+      if (usage.contains("seed") && usage["seed"].is_number_integer())
+        answer_.seed = usage["seed"].get<std::uint64_t>();
     }
     if (!json.contains("choices") || json["choices"].empty()) return std::string{};
     const Json& choice = json["choices"][0];
@@ -74,7 +79,8 @@ Result<std::string> AnswerReader::take(const std::string& data, double now) {
     std::string text;
     if (choice.contains("delta")) {
       const Json& delta = choice["delta"];
-      if (delta.contains("content") && delta["content"].is_string()) text = delta["content"].get<std::string>();
+      if (delta.contains("content") && delta["content"].is_string())
+        text = delta["content"].get<std::string>();
     } else if (choice.contains("text") && choice["text"].is_string()) {
       text = choice["text"].get<std::string>();
     }
@@ -91,7 +97,8 @@ Answer AnswerReader::finish(const StreamEnd& end) {
   if (end.interrupted) answer_.finish_reason = "cancelled";
   if (answer_.completion_tokens == 0) answer_.completion_tokens = tokens_;
   if (tokens_ > 0) answer_.ttft_s = first_s_ - start_s_;
-  if (tokens_ > 1 && last_s_ > first_s_) answer_.decode_tok_s = static_cast<double>(tokens_ - 1) / (last_s_ - first_s_);
+  if (tokens_ > 1 && last_s_ > first_s_)
+    answer_.decode_tok_s = static_cast<double>(tokens_ - 1) / (last_s_ - first_s_);
   return std::move(answer_);
 }
 
@@ -104,8 +111,10 @@ Result<Answer> ask(const Question& q, const std::string& socket, const StreamWor
   handlers.event = [&](const std::string& data) {
     if (!failed.ok()) return;
     auto added = reader.take(data, now_s());
-    if (!added.ok()) failed = std::move(added).error();
-    else if (!added->empty()) text(*added);
+    if (!added.ok())
+      failed = std::move(added).error();
+    else if (!added->empty())
+      text(*added);
   };
   handlers.comment = comment;
   // A stream that ended in an error is not taken up again.

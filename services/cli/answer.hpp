@@ -67,7 +67,8 @@ class AnswerReader {
   std::uint64_t tokens_ = 0;
 };
 
-/// Asks and hands text on as it comes: `text` for the answer, `comment` for the gateway's remarks ("prompt 3/8").
+/// Asks and hands text on as it comes: `text` for the answer, `comment` for the gateway's remarks ("prompt
+/// 3/8").
 Result<Answer> ask(const Question& q, const std::string& socket, const StreamWorld& world,
                    const std::function<void(const std::string&)>& text,
                    const std::function<void(std::string_view)>& comment);

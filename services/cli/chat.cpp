@@ -12,7 +12,8 @@ namespace wisp::cli {
 
 namespace {
 
-/// Lines of stdin, read beside everything else that may happen meanwhile. In a pipe there is no prompt to show.
+/// Lines of stdin, read beside everything else that may happen meanwhile. In a pipe there is no prompt to
+/// show.
 class LineInput {
  public:
   enum class End { kLine, kEof, kInterrupted };
@@ -56,8 +57,10 @@ class LineInput {
     if (n <= 0 || fds[0].revents == 0) return true;
     char bytes[4096];
     const ssize_t got = ::read(STDIN_FILENO, bytes, sizeof bytes);
-    if (got > 0) buffer_.append(bytes, static_cast<std::size_t>(got));
-    else if (got == 0 || (errno != EINTR && errno != EAGAIN)) eof_ = true;
+    if (got > 0)
+      buffer_.append(bytes, static_cast<std::size_t>(got));
+    else if (got == 0 || (errno != EINTR && errno != EAGAIN))
+      eof_ = true;
     return true;
   }
 
@@ -93,9 +96,10 @@ class Chat {
     const auto before = question_.messages;
     add("user", line);
     const RunFigures figures = pipeline_.figures();
-    auto answer = ask(question_, pipeline_.session().ready().unix_socket, world,
-                      [&](const std::string& text) { console_.answer(text); },
-                      [&](std::string_view text) { show_comment(console_, text); });
+    auto answer = ask(
+        question_, pipeline_.session().ready().unix_socket, world,
+        [&](const std::string& text) { console_.answer(text); },
+        [&](std::string_view text) { show_comment(console_, text); });
     console_.end_answer();
     if (!answer.ok()) {
       question_.messages = before;
@@ -115,7 +119,8 @@ class Chat {
   void print_summary(const Answer& a, const RunFigures& f) {
     char text[160];
     const double rate = f.hit_rate().value_or(0.0);
-    std::snprintf(text, sizeof text, "  [first token %.2f s, %.1f tokens/s, %.1f %% of experts found in RAM, %s read]\n",
+    std::snprintf(text, sizeof text,
+                  "  [first token %.2f s, %.1f tokens/s, %.1f %% of experts found in RAM, %s read]\n",
                   a.ttft_s, a.decode_tok_s, 100.0 * rate, plan::format_size(f.device_bytes_read).c_str());
     console_.print(text);
   }
@@ -127,7 +132,8 @@ class Chat {
 };
 
 /// Lines until /quit or the end of input. Returns the exit code.
-Result<int> converse(Chat& chat, LineInput& input, const StreamWorld& world, Interrupts& interrupts, Console& console) {
+Result<int> converse(Chat& chat, LineInput& input, const StreamWorld& world, Interrupts& interrupts,
+                     Console& console) {
   int code = 0;
   std::string line;
   while (true) {
@@ -161,7 +167,8 @@ Result<int> run(const ChatFlags& f) {
   WISP_ASSIGN(const OpenModel model, open_model(f.pipeline.options.model));
   if (!model.has_tokenizer)
     return invalid(f.pipeline.options.model + " has no tokenizer.json; `wisp run --ids` works without one");
-  WISP_ASSIGN(const std::unique_ptr<Pipeline> pipeline, Pipeline::start(model, f.pipeline, console, interrupts));
+  WISP_ASSIGN(const std::unique_ptr<Pipeline> pipeline,
+              Pipeline::start(model, f.pipeline, console, interrupts));
   const StreamWorld world = pipeline->world();
   LineInput input(world);
   if (input.tty()) console.print("Ctrl-C stops an answer; /clear forgets the conversation; /quit ends.\n");
@@ -180,7 +187,8 @@ void add_chat(CLI::App& app, int& exit_code) {
   add_pipeline_flags(*c, f->pipeline);
   c->add_option("--system", f->system, "Instructions that stand before the conversation");
   add_sampling_flags(*c, f->sampling);
-  c->footer("One line is one message; in a pipe, answers alone go to stdout. Ctrl-C stops an answer, twice kills.");
+  c->footer(
+      "One line is one message; in a pipe, answers alone go to stdout. Ctrl-C stops an answer, twice kills.");
   c->callback([f, &exit_code] {
     f->pipeline.options.port = -1;
     auto code = run(*f);

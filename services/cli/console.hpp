@@ -3,8 +3,8 @@
 
 namespace wisp::cli {
 
-/// The two outputs of a command: stdout carries the answer alone, stderr everything that is said about it. On a
-/// terminal a progress line is rewritten in place and taken away before anything else is printed.
+/// The two outputs of a command: stdout carries the answer alone, stderr everything that is said about it. On
+/// a terminal a progress line is rewritten in place and taken away before anything else is printed.
 class Console {
  public:
   Console();

@@ -39,17 +39,24 @@ Error refusal(int status, const std::string& body) {
   const auto json = nlohmann::json::parse(body, nullptr, false);
   if (json.is_object() && json.contains("error")) {
     const auto& e = json["error"];
-    if (e.is_string()) text = e.get<std::string>();
-    else if (e.is_object() && e.contains("message") && e["message"].is_string()) text = e["message"].get<std::string>();
+    if (e.is_string())
+      text = e.get<std::string>();
+    else if (e.is_object() && e.contains("message") && e["message"].is_string())
+      text = e["message"].get<std::string>();
   }
   switch (status) {
     case 400:
     case 413:
-    case 422: return invalid(text);
-    case 404: return not_found(text);
-    case 429: return exhausted(text);
-    case 503: return unavailable(text);
-    default: return io_error(text);
+    case 422:
+      return invalid(text);
+    case 404:
+      return not_found(text);
+    case 429:
+      return exhausted(text);
+    case 503:
+      return unavailable(text);
+    default:
+      return io_error(text);
   }
 }
 
@@ -86,7 +93,8 @@ class Stream {
   enum class Outcome { kDone, kGivenUp, kBroken };
 
   std::string head() const {
-    std::string text = "POST " + request_.target + " HTTP/1.1\r\nHost: wisp\r\nContent-Type: application/json\r\n" +
+    std::string text = "POST " + request_.target +
+                       " HTTP/1.1\r\nHost: wisp\r\nContent-Type: application/json\r\n" +
                        "Accept: text/event-stream\r\nConnection: close\r\nIdempotency-Key: " + key_ +
                        "\r\nContent-Length: " + std::to_string(request_.body.size()) + "\r\n";
     for (const auto& [name, value] : request_.headers) text += name + ": " + value + "\r\n";
@@ -101,8 +109,8 @@ class Stream {
     return end_;
   }
 
-  /// Waits for `events` on the socket (fd -1: only for the time) and serves the watches meanwhile. False: a watch
-  /// gives up, or the pipeline is gone (`failed_`).
+  /// Waits for `events` on the socket (fd -1: only for the time) and serves the watches meanwhile. False: a
+  /// watch gives up, or the pipeline is gone (`failed_`).
   bool wait(int fd, short events, int timeout_ms) {
     while (true) {
       std::vector<pollfd> fds{{fd, events, 0}};
@@ -124,9 +132,12 @@ class Stream {
     std::size_t sent = 0;
     while (sent < bytes.size()) {
       const ssize_t n = ::send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (n > 0) sent += static_cast<std::size_t>(n);
-      else if (n == 0 || (errno != EAGAIN && errno != EINTR)) return Outcome::kBroken;
-      else if (!wait(fd, POLLOUT, -1)) return Outcome::kGivenUp;
+      if (n > 0)
+        sent += static_cast<std::size_t>(n);
+      else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+        return Outcome::kBroken;
+      else if (!wait(fd, POLLOUT, -1))
+        return Outcome::kGivenUp;
     }
     return Outcome::kDone;
   }
@@ -157,8 +168,10 @@ class Stream {
                                  if (handlers_.comment) handlers_.comment(c);
                                }};
     const auto body = [&](std::string_view bytes) {
-      if (response.status() != 200) error_body += bytes;
-      else sse.feed(bytes, sink);
+      if (response.status() != 200)
+        error_body += bytes;
+      else
+        sse.feed(bytes, sink);
     };
     while (!done_ && !response.complete()) {
       if (!wait(fd->get(), POLLIN, -1)) return Outcome::kGivenUp;
@@ -205,7 +218,8 @@ Result<Fd> connect_unix(const std::string& path, int type) {
   return fd;
 }
 
-Result<StreamEnd> stream(const StreamRequest& request, const StreamHandlers& handlers, const StreamWorld& world) {
+Result<StreamEnd> stream(const StreamRequest& request, const StreamHandlers& handlers,
+                         const StreamWorld& world) {
   return Stream(request, handlers, world).run();
 }
 

@@ -44,10 +44,11 @@ struct StreamEnd {
   std::uint32_t resumes = 0;  ///< how often the connection broke and was taken up again
 };
 
-/// Posts the request and reads its events to the end. A broken connection is taken up again with Last-Event-ID,
-/// as long as `check` says so: the gateway may die as often as it likes. Errors: the gateway's own (its message),
-/// kUnavailable where nobody answers any more.
-Result<StreamEnd> stream(const StreamRequest& request, const StreamHandlers& handlers, const StreamWorld& world);
+/// Posts the request and reads its events to the end. A broken connection is taken up again with
+/// Last-Event-ID, as long as `check` says so: the gateway may die as often as it likes. Errors: the gateway's
+/// own (its message), kUnavailable where nobody answers any more.
+Result<StreamEnd> stream(const StreamRequest& request, const StreamHandlers& handlers,
+                         const StreamWorld& world);
 
 /// Connects to a Unix socket. Errors: kUnavailable, with the path.
 Result<Fd> connect_unix(const std::string& path, int type);

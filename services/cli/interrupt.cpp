@@ -38,7 +38,7 @@ Interrupts::Interrupts() {
   WISP_CHECK(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
   g_read_end = ends[0];
   g_write_end.store(ends[1]);
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, nullptr);
@@ -47,8 +47,12 @@ Interrupts::Interrupts() {
   ::signal(SIGPIPE, SIG_IGN);
 }
 
-int Interrupts::fd() const { return g_read_end; }
-bool Interrupts::came() const { return g_count.load() > 0; }
+int Interrupts::fd() const {
+  return g_read_end;
+}
+bool Interrupts::came() const {
+  return g_count.load() > 0;
+}
 
 void Interrupts::rearm() {
   char bytes[16];
@@ -57,6 +61,8 @@ void Interrupts::rearm() {
   g_count.store(0);
 }
 
-void Interrupts::kill_with_us(pid_t launcher) { g_launcher.store(launcher); }
+void Interrupts::kill_with_us(pid_t launcher) {
+  g_launcher.store(launcher);
+}
 
 }  // namespace wisp::cli

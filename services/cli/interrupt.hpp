@@ -3,8 +3,9 @@
 
 namespace wisp::cli {
 
-/// Ctrl-C (SIGINT) and SIGTERM as something that a poll loop can wait for. The first asks for a clean end; the
-/// second, before rearm(), kills the pipeline and this process at once. One per process: signals are global.
+/// Ctrl-C (SIGINT) and SIGTERM as something that a poll loop can wait for. The first asks for a clean end;
+/// the second, before rearm(), kills the pipeline and this process at once. One per process: signals are
+/// global.
 class Interrupts {
  public:
   /// Installs the handlers.

@@ -5,8 +5,9 @@
 
 namespace wisp::cli {
 
-/// `--logits FILE`: compute writes a request's rows into a folder that is handed to it; at the end the file moves to
-/// its name. The folder lies beside it, so that moving copies nothing, and goes when this object does.
+/// `--logits FILE`: compute writes a request's rows into a folder that is handed to it; at the end the file
+/// moves to its name. The folder lies beside it, so that moving copies nothing, and goes when this object
+/// does.
 class LogitsFile {
  public:
   LogitsFile() = default;

@@ -7,8 +7,9 @@
 
 /// `wisp`: the command people type. Holds no logic: each subcommand calls the libraries beneath.
 int main(int argc, char** argv) {
-  CLI::App app{"WISP runs Mixture-of-Experts models that are larger than memory by streaming experts from the drive.",
-               "wisp"};
+  CLI::App app{
+      "WISP runs Mixture-of-Experts models that are larger than memory by streaming experts from the drive.",
+      "wisp"};
   const std::string version = "wisp " WISP_VERSION;
   app.set_version_flag("--version", version);
   app.require_subcommand(1);

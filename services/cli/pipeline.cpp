@@ -14,13 +14,16 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   plan::RunOptions& o = f.options;
   c.add_option("MODEL", o.model, "Folder made by `wisp convert`")->required();
   const char* const group = "Memory and machine";
-  c.add_option("--ram", f.ram, "Memory for everything, as in 512M or 8G (default: 70 % of what is free)")->group(group);
+  c.add_option("--ram", f.ram, "Memory for everything, as in 512M or 8G (default: 70 % of what is free)")
+      ->group(group);
   c.add_option("--experts-ram", f.experts_ram, "Memory for experts alone")->group(group);
   c.add_option("--ctx", o.ctx, "Tokens of context (default: the model's, at most 8192)")->group(group);
   c.add_option("--parallel", o.parallel, "Requests computed at a time")->capture_default_str()->group(group);
-  c.add_option("--prompt-chunk", o.prompt_chunk, "Prompt tokens computed in one step (default: as memory allows)")
+  c.add_option("--prompt-chunk", o.prompt_chunk,
+               "Prompt tokens computed in one step (default: as memory allows)")
       ->group(group);
-  c.add_option("--threads", o.threads, "Threads that compute (default: the cores this process may use)")->group(group);
+  c.add_option("--threads", o.threads, "Threads that compute (default: the cores this process may use)")
+      ->group(group);
   c.add_option("--profile", o.profile, "Numerics: exact (default: the model's)")->group(group);
   c.add_option("--topology", o.topology, "full: a process per stage; solo: one process")
       ->check(CLI::IsMember({"full", "solo"}))
@@ -40,7 +43,8 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
 
 void add_sampling_flags(CLI::App& c, Sampling& s) {
   const char* const group = "Sampling (default: what the model's publisher recommends)";
-  c.add_option("-n,--max-tokens", s.max_tokens, "Tokens of an answer (default: all the room left)")->group(group);
+  c.add_option("-n,--max-tokens", s.max_tokens, "Tokens of an answer (default: all the room left)")
+      ->group(group);
   c.add_flag("--ignore-eos", s.ignore_eos, "Write on past the end-of-text token")->group(group);
   c.add_option("--temp", s.temperature, "Temperature; 0 takes the likeliest token")->group(group);
   c.add_option("--top-k", s.top_k, "Draw from the k likeliest tokens; 0 = off")->group(group);
@@ -53,17 +57,21 @@ namespace {
 
 Error not_converted(const std::string& folder) {
   auto estimate = model::estimate(folder);
-  if (!estimate.ok()) return std::move(estimate).error().within(folder + " is a Hugging Face checkpoint, but");
+  if (!estimate.ok())
+    return std::move(estimate).error().within(folder + " is a Hugging Face checkpoint, but");
   fs::path source = fs::path(folder).lexically_normal();
   if (!source.has_filename()) source = source.parent_path();
   const std::string destination = source.string() + "-wisp";
   std::error_code error;
   const fs::path parent = source.has_parent_path() ? source.parent_path() : fs::path(".");
   const fs::space_info space = fs::space(parent, error);
-  std::string text = folder + " is a Hugging Face checkpoint, not a WISP model folder. Convert it once:\n\n    wisp convert " +
-                     source.string() + " " + destination + "\n\nThat writes " +
-                     show_bytes(static_cast<double>(estimate->bytes));
-  if (!error) text += "; " + show_bytes(static_cast<double>(space.available)) + " are free in " + parent.string();
+  std::string text =
+      folder +
+      " is a Hugging Face checkpoint, not a WISP model folder. Convert it once:\n\n    wisp convert " +
+      source.string() + " " + destination + "\n\nThat writes " +
+      show_bytes(static_cast<double>(estimate->bytes));
+  if (!error)
+    text += "; " + show_bytes(static_cast<double>(space.available)) + " are free in " + parent.string();
   return not_found(text + ".");
 }
 
@@ -85,8 +93,8 @@ Result<OpenModel> open_model(const std::string& folder) {
   return OpenModel{std::move(manifest), tokenizer};
 }
 
-Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const PipelineFlags& flags, Console& console,
-                                                  Interrupts& interrupts) {
+Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const PipelineFlags& flags,
+                                                  Console& console, Interrupts& interrupts) {
   plan::RunOptions options = flags.options;
   WISP_ASSIGN(options.ram, size_flag("--ram", flags.ram));
   WISP_ASSIGN(options.experts_ram, size_flag("--experts-ram", flags.experts_ram));
@@ -101,8 +109,8 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   const std::string budget = plan::describe(p->plan_);
   console.print(flags.verbose ? budget : budget.substr(0, budget.find('\n') + 1));
   console.progress("loading " + p->plan_.model_name + " ...");
-  WISP_ASSIGN(p->session_,
-              Session::start(p->plan_, interrupts, [&console](const std::string& line) { console.notice(line); }));
+  WISP_ASSIGN(p->session_, Session::start(p->plan_, interrupts,
+                                          [&console](const std::string& line) { console.notice(line); }));
   return p;
 }
 
@@ -118,7 +126,8 @@ Status Pipeline::check() {
 StreamWorld Pipeline::world() {
   StreamWorld w;
   w.check = [this] { return check(); };
-  w.watches = {{[this] { return interrupts_.fd(); }, [this] { return !interrupts_.came(); }}, session_->events()};
+  w.watches = {{[this] { return interrupts_.fd(); }, [this] { return !interrupts_.came(); }},
+               session_->events()};
   return w;
 }
 

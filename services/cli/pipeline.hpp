@@ -37,8 +37,8 @@ Result<OpenModel> open_model(const std::string& folder);
 class Pipeline {
  public:
   /// Plans and starts; says on `console` what it takes. Errors: those of open_model, make_plan and Session.
-  static Result<std::unique_ptr<Pipeline>> start(const OpenModel& model, const PipelineFlags& flags, Console& console,
-                                                 Interrupts& interrupts);
+  static Result<std::unique_ptr<Pipeline>> start(const OpenModel& model, const PipelineFlags& flags,
+                                                 Console& console, Interrupts& interrupts);
 
   const plan::RunPlan& plan() const { return plan_; }
   Session& session() { return *session_; }

@@ -21,14 +21,18 @@ struct RunFlags {
 
 Result<Question> question(const RunFlags& f, const OpenModel& model) {
   if (f.ids.empty() && !model.has_tokenizer)
-    return invalid(f.pipeline.options.model + " has no tokenizer.json, so text cannot be asked; give --ids 1,2,3");
+    return invalid(f.pipeline.options.model +
+                   " has no tokenizer.json, so text cannot be asked; give --ids 1,2,3");
   Question q;
   q.model = model.manifest.name;
   q.sampling = f.sampling;
   q.write_logits = !f.logits.empty();
-  if (!f.ids.empty()) q.ids = f.ids;
-  else if (f.raw) q.text = f.prompt;
-  else q.messages = nlohmann::ordered_json::array({{{"role", "user"}, {"content", f.prompt}}});
+  if (!f.ids.empty())
+    q.ids = f.ids;
+  else if (f.raw)
+    q.text = f.prompt;
+  else
+    q.messages = nlohmann::ordered_json::array({{{"role", "user"}, {"content", f.prompt}}});
   return q;
 }
 
@@ -49,8 +53,10 @@ Result<int> run(RunFlags& f) {
     WISP_ASSIGN(logits, LogitsFile::create(f.logits));
     f.pipeline.options.logits_dir = logits.folder();
   }
-  WISP_ASSIGN(const std::unique_ptr<Pipeline> pipeline, Pipeline::start(model, f.pipeline, console, interrupts));
-  WISP_ASSIGN(const Answer answer, ask(q, pipeline->session().ready().unix_socket, pipeline->world(),
+  WISP_ASSIGN(const std::unique_ptr<Pipeline> pipeline,
+              Pipeline::start(model, f.pipeline, console, interrupts));
+  WISP_ASSIGN(const Answer answer, ask(
+                                       q, pipeline->session().ready().unix_socket, pipeline->world(),
                                        [&](const std::string& text) { console.answer(text); },
                                        [&](std::string_view text) { show_comment(console, text); }));
   if (!model.has_tokenizer) console.answer(joined(answer.token_ids));
@@ -72,13 +78,15 @@ void add_run(CLI::App& app, int& exit_code) {
   const auto f = std::make_shared<RunFlags>();
   add_pipeline_flags(*c, f->pipeline);
   CLI::Option* prompt = c->add_option("-p,--prompt", f->prompt, "What to ask");
-  CLI::Option* ids = c->add_option("--ids", f->ids, "The prompt as token ids: 1,2,3")->delimiter(',')->excludes(prompt);
+  CLI::Option* ids =
+      c->add_option("--ids", f->ids, "The prompt as token ids: 1,2,3")->delimiter(',')->excludes(prompt);
   c->add_flag("--raw", f->raw, "Continue the text as it is, without the model's chat form");
   c->add_option("--logits", f->logits, "Write the logits of each step to this file (raw float32 rows)");
   c->add_flag("--json", f->json, "Print the answer and its figures as one JSON line at the end");
   add_sampling_flags(*c, f->sampling);
-  c->footer("The answer goes to stdout, everything else to stderr. Ctrl-C ends the answer, twice kills.\n"
-            "Exit status: 0, 1 after an error, 2 for wrong flags, 130 after Ctrl-C.");
+  c->footer(
+      "The answer goes to stdout, everything else to stderr. Ctrl-C ends the answer, twice kills.\n"
+      "Exit status: 0, 1 after an error, 2 for wrong flags, 130 after Ctrl-C.");
   c->callback([f, prompt, ids, &exit_code] {
     if (prompt->empty() && ids->empty()) throw CLI::RequiredError("-p/--prompt (or --ids)");
     f->pipeline.options.port = -1;

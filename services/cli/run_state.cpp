@@ -55,7 +55,8 @@ Result<RunState> RunState::open(const std::string& run_dir) {
     const auto pids = reply.getPids();
     for (unsigned i = 0; i < pids.size() && i < shm::kStages; ++i) state.pids_[i] = pids[i];
     const auto names = reply.getDescriptors();
-    if (names.size() != owned.size()) return corrupt("the launcher's status names other descriptors than it sent");
+    if (names.size() != owned.size())
+      return corrupt("the launcher's status names other descriptors than it sent");
     for (unsigned i = 0; i < names.size(); ++i) WISP_TRY(state.take(names[i].cStr(), owned[i].get()));
   } catch (const kj::Exception& e) {
     return corrupt(std::string("the launcher's status: ") + e.getDescription().cStr());
@@ -74,7 +75,8 @@ Status RunState::take(const std::string& name, int fd) {
   if (name == "slabdir") return map_to(slab_dir_, shm::RegionKind::kSlabDir);
   if (name == "journal") return map_to(journal_, shm::RegionKind::kJournal);
   for (shm::StageId s : shm::kRunningStages)
-    if (name == "desk." + std::string(shm::name_of(s))) return map_to(desks_[shm::index(s)], shm::RegionKind::kDesk);
+    if (name == "desk." + std::string(shm::name_of(s)))
+      return map_to(desks_[shm::index(s)], shm::RegionKind::kDesk);
   return {};  // a later launcher may send more
 }
 
@@ -99,11 +101,12 @@ Status RunState::check() const {
 
 std::optional<std::string> RunState::given_up() const {
   for (shm::StageId s : shm::kRunningStages) {
-    const auto state = static_cast<shm::StageState>(life().stage[shm::index(s)].state.load(std::memory_order_acquire));
+    const auto state =
+        static_cast<shm::StageState>(life().stage[shm::index(s)].state.load(std::memory_order_acquire));
     if (state != shm::StageState::kGivenUp) continue;
     const char* reason = life().give_up_reason;
-    return std::string(shm::name_of(s)) + " has been given up: " +
-           std::string(reason, strnlen(reason, sizeof life().give_up_reason));
+    return std::string(shm::name_of(s)) +
+           " has been given up: " + std::string(reason, strnlen(reason, sizeof life().give_up_reason));
   }
   return std::nullopt;
 }

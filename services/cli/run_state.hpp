@@ -13,8 +13,8 @@
 
 namespace wisp::cli {
 
-/// A running pipeline as anyone may see it: its regions mapped read-only. Needs the launcher once, to hand out the
-/// descriptors; after that no process of the run has to do anything, be it stopped or dead.
+/// A running pipeline as anyone may see it: its regions mapped read-only. Needs the launcher once, to hand
+/// out the descriptors; after that no process of the run has to do anything, be it stopped or dead.
 class RunState {
  public:
   /// Errors: kUnavailable where no launcher answers in `run_dir`.

@@ -39,8 +39,9 @@ void print_address(const OpenModel& model, const std::string& host, std::uint32_
     body["return_token_ids"] = true;
   }
   std::printf("listening on http://%s:%u\n", shown.c_str(), port);
-  std::printf("curl %s -H 'Content-Type: application/json' -d %s\n", (url + path).c_str(),
-              shell_quoted(body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)).c_str());
+  std::printf(
+      "curl %s -H 'Content-Type: application/json' -d %s\n", (url + path).c_str(),
+      shell_quoted(body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)).c_str());
   std::fflush(stdout);
 }
 
@@ -69,7 +70,8 @@ void add_serve(CLI::App& app, int& exit_code) {
   CLI::App* c = app.add_subcommand("serve", "Answer over HTTP (OpenAI API)");
   const auto f = std::make_shared<PipelineFlags>();
   add_pipeline_flags(*c, *f);
-  c->add_option("--host", f->options.host, "Address to listen on; 0.0.0.0 lets other machines in")->capture_default_str();
+  c->add_option("--host", f->options.host, "Address to listen on; 0.0.0.0 lets other machines in")
+      ->capture_default_str();
   c->add_option("--port", f->options.port, "Port; 0 takes any free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();

@@ -32,7 +32,9 @@ constexpr int kLifelineFd = 5;
 constexpr auto kLongestEnd = std::chrono::seconds(10);
 
 /// A copy above the fixed numbers, so that no dup2 in the child overwrites another one's source.
-Fd lifted(const Fd& fd) { return Fd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kLifelineFd + 1)); }
+Fd lifted(const Fd& fd) {
+  return Fd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kLifelineFd + 1));
+}
 
 struct Pipe {
   Fd read;
@@ -83,7 +85,8 @@ LauncherEvent parse_event(const std::string& line) {
   };
   const std::string event = text("event");
   if (event == "stage_died") {
-    const bool again = json.contains("restarting") && json["restarting"].is_boolean() && json["restarting"].get<bool>();
+    const bool again =
+        json.contains("restarting") && json["restarting"].is_boolean() && json["restarting"].get<bool>();
     const std::string how = number("signal") != 0 ? "signal " + std::to_string(number("signal"))
                                                   : "status " + std::to_string(number("status"));
     return {text("stage") + " stopped (" + how + ")" + (again ? ", restarting" : "")};
@@ -100,14 +103,17 @@ Result<ReadyLine> parse_ready_line(const std::string& line) {
   const auto json = nlohmann::json::parse(line, nullptr, false);
   if (!json.is_object() || !json.contains("run_dir") || !json.contains("unix_socket"))
     return invalid("no ready line: " + line);
-  const auto text = [&](const char* key) { return json[key].is_string() ? json[key].get<std::string>() : std::string{}; };
+  const auto text = [&](const char* key) {
+    return json[key].is_string() ? json[key].get<std::string>() : std::string{};
+  };
   ReadyLine ready{text("run_dir"), text("unix_socket"), 0};
-  if (json.contains("port") && json["port"].is_number_unsigned()) ready.port = json["port"].get<std::uint32_t>();
+  if (json.contains("port") && json["port"].is_number_unsigned())
+    ready.port = json["port"].get<std::uint32_t>();
   return ready;
 }
 
-Result<std::unique_ptr<Session>> Session::start(const plan::RunPlan& plan, const Interrupts& interrupts, Notice notice,
-                                                const std::string& launcher) {
+Result<std::unique_ptr<Session>> Session::start(const plan::RunPlan& plan, const Interrupts& interrupts,
+                                                Notice notice, const std::string& launcher) {
   std::unique_ptr<Session> session(new Session(std::move(notice)));
   const std::string path = launcher.empty() ? launcher_beside_us() : launcher;
   if (::access(path.c_str(), X_OK) != 0)
@@ -141,8 +147,10 @@ Status Session::spawn(const plan::RunPlan& plan, const std::string& launcher) {
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 
-  std::vector<std::string> args{launcher,         "run", "--plan-fd",     std::to_string(kPlanFd), "--announce-fd",
-                                std::to_string(kAnnounceFd), "--lifeline-fd", std::to_string(kLifelineFd)};
+  std::vector<std::string> args{launcher,        "run",
+                                "--plan-fd",     std::to_string(kPlanFd),
+                                "--announce-fd", std::to_string(kAnnounceFd),
+                                "--lifeline-fd", std::to_string(kLifelineFd)};
   std::vector<char*> argv;
   for (std::string& a : args) argv.push_back(a.data());
   argv.push_back(nullptr);
@@ -163,7 +171,8 @@ Status Session::spawn(const plan::RunPlan& plan, const std::string& launcher) {
 Status Session::await_ready(const Interrupts& interrupts) {
   while (!is_ready_) {
     pollfd fds[2] = {{announce_.get(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}};
-    if (::poll(fds, 2, -1) < 0 && errno != EINTR) return io_error(std::string("poll: ") + std::strerror(errno));
+    if (::poll(fds, 2, -1) < 0 && errno != EINTR)
+      return io_error(std::string("poll: ") + std::strerror(errno));
     if (interrupts.came()) return unavailable("interrupted while the model was loading");
     if (fds[0].revents != 0 && !read_lines() && !is_ready_) {
       reap(true);
@@ -242,6 +251,8 @@ void Session::end() {
   }
 }
 
-Session::~Session() { end(); }
+Session::~Session() {
+  end();
+}
 
 }  // namespace wisp::cli

@@ -28,10 +28,10 @@ class Session {
   using Notice = std::function<void(const std::string& line)>;
 
   /// Starts `launcher` ("" = wisp-launch beside this program) with `plan` and waits until it is ready. What
-  /// happens to stages is told to `notice`, a line each. Errors: kNotFound without a launcher; kUnavailable with
-  /// the launcher's own words when it ends early or `interrupts` came.
-  static Result<std::unique_ptr<Session>> start(const plan::RunPlan& plan, const Interrupts& interrupts, Notice notice,
-                                                const std::string& launcher = "");
+  /// happens to stages is told to `notice`, a line each. Errors: kNotFound without a launcher; kUnavailable
+  /// with the launcher's own words when it ends early or `interrupts` came.
+  static Result<std::unique_ptr<Session>> start(const plan::RunPlan& plan, const Interrupts& interrupts,
+                                                Notice notice, const std::string& launcher = "");
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

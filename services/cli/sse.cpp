@@ -124,7 +124,8 @@ Status ResponseReader::take_head(std::string_view head) {
       continue;
     }
     const auto colon = text.find(':');
-    if (colon != std::string_view::npos) headers_[lower(text.substr(0, colon))] = trimmed(text.substr(colon + 1));
+    if (colon != std::string_view::npos)
+      headers_[lower(text.substr(0, colon))] = trimmed(text.substr(colon + 1));
   }
   if (status_ >= 100 && status_ < 200) return {};  // "100 Continue": the head proper follows
   const std::string length = header("content-length");
@@ -148,17 +149,22 @@ Status ResponseReader::take_line(std::string_view line) {
       state_ = left_ == 0 ? State::kTrailer : State::kChunkData;
       break;
     }
-    case State::kChunkEnd: state_ = State::kChunkSize; break;
+    case State::kChunkEnd:
+      state_ = State::kChunkSize;
+      break;
     case State::kTrailer:
       if (line.empty()) state_ = State::kComplete;
       break;
-    default: break;
+    default:
+      break;
   }
   return {};
 }
 
-std::size_t ResponseReader::take_body(std::string_view bytes, const std::function<void(std::string_view)>& body) {
-  const std::size_t n = state_ == State::kUntilClose ? bytes.size() : std::min<std::uint64_t>(left_, bytes.size());
+std::size_t ResponseReader::take_body(std::string_view bytes,
+                                      const std::function<void(std::string_view)>& body) {
+  const std::size_t n =
+      state_ == State::kUntilClose ? bytes.size() : std::min<std::uint64_t>(left_, bytes.size());
   if (n != 0) body(bytes.substr(0, n));
   if (state_ == State::kUntilClose) return n;
   left_ -= n;

@@ -35,8 +35,8 @@ class SseReader {
   bool has_data_ = false;
 };
 
-/// Takes an HTTP/1.1 response apart: head, then the body as bytes, whether it is chunked, of a known length or
-/// ended by the connection.
+/// Takes an HTTP/1.1 response apart: head, then the body as bytes, whether it is chunked, of a known length
+/// or ended by the connection.
 class ResponseReader {
  public:
   /// Takes bytes; hands body bytes to `body`. Errors: kIo where this is no HTTP.

@@ -55,8 +55,10 @@ Status show(const StatFlags& f) {
     if (interrupts.came()) return {};
     // Asked again each time: after a reset of the run the regions are others. A held launcher is no reason to
     // stop looking at what is mapped.
-    if (auto again = RunState::open(run_dir); again.ok()) state = std::move(*again);
-    else if (::access((run_dir + "/control").c_str(), F_OK) != 0) return unavailable("the pipeline has ended");
+    if (auto again = RunState::open(run_dir); again.ok())
+      state = std::move(*again);
+    else if (::access((run_dir + "/control").c_str(), F_OK) != 0)
+      return unavailable("the pipeline has ended");
   }
 }
 

@@ -19,19 +19,30 @@ __attribute__((format(printf, 1, 2))) std::string print(const char* format, ...)
   return text;
 }
 
-std::string size(const Json& bytes) { return plan::format_size(bytes.get<std::uint64_t>()); }
-std::uint64_t number(const Json& j) { return j.get<std::uint64_t>(); }
-const std::string& text_of(const Json& j) { return j.get_ref<const std::string&>(); }
+std::string size(const Json& bytes) {
+  return plan::format_size(bytes.get<std::uint64_t>());
+}
+std::uint64_t number(const Json& j) {
+  return j.get<std::uint64_t>();
+}
+const std::string& text_of(const Json& j) {
+  return j.get_ref<const std::string&>();
+}
 
 std::string stage_rows(const Json& stages) {
-  std::string text = print("%-8s %8s %6s %9s  %-28s %s\n", "stage", "pid", "epoch", "restarts", "state", "waits for");
+  std::string text =
+      print("%-8s %8s %6s %9s  %-28s %s\n", "stage", "pid", "epoch", "restarts", "state", "waits for");
   for (const Json& s : stages) {
     std::string state = text_of(s["state"]);
-    if (number(s["traced_by"]) != 0) state += ", traced by " + std::to_string(number(s["traced_by"]));
-    else if (s["stopped"].get<bool>()) state += ", stopped";
+    if (number(s["traced_by"]) != 0)
+      state += ", traced by " + std::to_string(number(s["traced_by"]));
+    else if (s["stopped"].get<bool>())
+      state += ", stopped";
     std::string waits = text_of(s["waits_for"]);
-    if (!waits.empty()) waits += print(" (%.1f s)", s["waits_s"].get<double>());
-    else if (s["alive"].get<bool>()) waits = "nothing: it runs";
+    if (!waits.empty())
+      waits += print(" (%.1f s)", s["waits_s"].get<double>());
+    else if (s["alive"].get<bool>())
+      waits = "nothing: it runs";
     const std::string pid = s["alive"].get<bool>() ? std::to_string(number(s["pid"])) : "-";
     text += print("%-8s %8s %6llu %9llu  %-28s %s\n", text_of(s["stage"]).c_str(), pid.c_str(),
                   static_cast<unsigned long long>(number(s["epoch"])),
@@ -42,8 +53,9 @@ std::string stage_rows(const Json& stages) {
 
 std::string slot_rows(const Json& j) {
   const Json& s = j["slots"];
-  std::string text = print("slots    %llu for %llu experts:", static_cast<unsigned long long>(number(s["total"])),
-                           static_cast<unsigned long long>(number(j["experts"])));
+  std::string text =
+      print("slots    %llu for %llu experts:", static_cast<unsigned long long>(number(s["total"])),
+            static_cast<unsigned long long>(number(j["experts"])));
   const char* separator = " ";
   for (const char* state : {"ready", "filling", "evicting", "draining", "free"}) {
     text += separator + std::to_string(number(s[state])) + " " + state;
@@ -101,8 +113,8 @@ std::string stat_text(const Json& j) {
   head += ", " + text_of(j["run_dir"]) + "\n";
   if (!text_of(j["given_up"]).empty()) head += text_of(j["given_up"]) + "\n";
   if (j["engine_clock_paused"].get<bool>()) head += "the engine clock stands still: a stage is held\n";
-  return head + "\n" + stage_rows(j["stages"]) + "\n" + slot_rows(j) + "\n" + request_rows(j["requests"]) + "\n" +
-         hop_rows(j["hops"]) + "\n" + counter_rows(j["stages"]);
+  return head + "\n" + stage_rows(j["stages"]) + "\n" + slot_rows(j) + "\n" + request_rows(j["requests"]) +
+         "\n" + hop_rows(j["hops"]) + "\n" + counter_rows(j["stages"]);
 }
 
 }  // namespace wisp::cli

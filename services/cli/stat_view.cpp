@@ -16,30 +16,43 @@ using std::memory_order_relaxed;
 std::string edge_text(std::uint32_t edge) {
   for (shm::EdgeId e : shm::kAllEdges)
     if (shm::index(e) == edge)
-      return std::string(shm::name_of(shm::ends_of(e).from)) + " -> " + std::string(shm::name_of(shm::ends_of(e).to));
+      return std::string(shm::name_of(shm::ends_of(e).from)) + " -> " +
+             std::string(shm::name_of(shm::ends_of(e).to));
   return "edge " + std::to_string(edge);
 }
 
 std::string state_text(shm::StageState s) {
   switch (s) {
-    case shm::StageState::kDown: return "down";
-    case shm::StageState::kStarting: return "starting";
-    case shm::StageState::kReady: return "ready";
-    case shm::StageState::kBackingOff: return "dead, restarts soon";
-    case shm::StageState::kGivenUp: return "given up";
-    case shm::StageState::kStopping: return "stopping";
+    case shm::StageState::kDown:
+      return "down";
+    case shm::StageState::kStarting:
+      return "starting";
+    case shm::StageState::kReady:
+      return "ready";
+    case shm::StageState::kBackingOff:
+      return "dead, restarts soon";
+    case shm::StageState::kGivenUp:
+      return "given up";
+    case shm::StageState::kStopping:
+      return "stopping";
   }
   return "?";
 }
 
 const char* finish_text(shm::Finish f) {
   switch (f) {
-    case shm::Finish::kNone: return "running";
-    case shm::Finish::kStop: return "stop";
-    case shm::Finish::kLength: return "length";
-    case shm::Finish::kStopString: return "stop string";
-    case shm::Finish::kCancelled: return "cancelled";
-    case shm::Finish::kError: return "error";
+    case shm::Finish::kNone:
+      return "running";
+    case shm::Finish::kStop:
+      return "stop";
+    case shm::Finish::kLength:
+      return "length";
+    case shm::Finish::kStopString:
+      return "stop string";
+    case shm::Finish::kCancelled:
+      return "cancelled";
+    case shm::Finish::kError:
+      return "error";
   }
   return "?";
 }
@@ -85,19 +98,29 @@ Json stage_json(const RunState& state, shm::StageId s) {
 Json slots_json(const RunState& state) {
   std::uint64_t free = 0, filling = 0, draining = 0, ready = 0, evicting = 0;
   const slab::SlabDir& dir = state.slab_dir();
-  const std::uint32_t now = state.life().stage[shm::index(shm::StageId::kLoader)].epoch.load(memory_order_acquire);
+  const std::uint32_t now =
+      state.life().stage[shm::index(shm::StageId::kLoader)].epoch.load(memory_order_acquire);
   for (std::uint32_t i = 0; i < dir.slots; ++i) {
     const slab::SlotEntry& e = dir.entries()[i];
     switch (slab::SlotWord::unpack(e.word.load(memory_order_acquire)).state) {
-      case slab::SlotState::kFree: ++free; break;
-      case slab::SlotState::kReady: ++ready; break;
-      case slab::SlotState::kEvicting: ++evicting; break;
-      case slab::SlotState::kFilling: ++(e.fill_epoch.load(memory_order_relaxed) == now ? filling : draining); break;
+      case slab::SlotState::kFree:
+        ++free;
+        break;
+      case slab::SlotState::kReady:
+        ++ready;
+        break;
+      case slab::SlotState::kEvicting:
+        ++evicting;
+        break;
+      case slab::SlotState::kFilling:
+        ++(e.fill_epoch.load(memory_order_relaxed) == now ? filling : draining);
+        break;
     }
   }
-  return {{"total", dir.slots},   {"ready", ready},       {"filling", filling},          {"evicting", evicting},
-          {"draining", draining}, {"free", free},         {"bytes_each", dir.stride},
-          {"dense_ready", dir.dense_ready.load(memory_order_acquire) != 0}};
+  return {{"total", dir.slots},       {"ready", ready},
+          {"filling", filling},       {"evicting", evicting},
+          {"draining", draining},     {"free", free},
+          {"bytes_each", dir.stride}, {"dense_ready", dir.dense_ready.load(memory_order_acquire) != 0}};
 }
 
 /// One record, or null where it is free or was rewritten meanwhile.
@@ -137,20 +160,31 @@ Json hops_json(const RunState& state) {
 std::string wait_text(shm::WaitFor what, std::uint64_t detail) {
   const std::string n = std::to_string(detail);
   switch (what) {
-    case shm::WaitFor::kNothing: return "";
-    case shm::WaitFor::kWork: return "work";
-    case shm::WaitFor::kRingSpace: return "space in the ring " + edge_text(static_cast<std::uint32_t>(detail));
+    case shm::WaitFor::kNothing:
+      return "";
+    case shm::WaitFor::kWork:
+      return "work";
+    case shm::WaitFor::kRingSpace:
+      return "space in the ring " + edge_text(static_cast<std::uint32_t>(detail));
     case shm::WaitFor::kExpert: {
       const auto key = static_cast<std::uint32_t>(detail);
-      return "expert " + std::to_string(ring::expert_of(key)) + " of layer " + std::to_string(ring::layer_of(key));
+      return "expert " + std::to_string(ring::expert_of(key)) + " of layer " +
+             std::to_string(ring::layer_of(key));
     }
-    case shm::WaitFor::kDense: return "the weights beside the experts";
-    case shm::WaitFor::kStepGate: return "the step gate";
-    case shm::WaitFor::kStepResult: return "the result of step " + n;
-    case shm::WaitFor::kTombstone: return "the end of loader epoch " + n;
-    case shm::WaitFor::kLease: return "the lease of slot " + n;
-    case shm::WaitFor::kDrive: return "the drive, " + n + " reads in flight";
-    case shm::WaitFor::kKvPages: return "KV pages or a place in the batch";
+    case shm::WaitFor::kDense:
+      return "the weights beside the experts";
+    case shm::WaitFor::kStepGate:
+      return "the step gate";
+    case shm::WaitFor::kStepResult:
+      return "the result of step " + n;
+    case shm::WaitFor::kTombstone:
+      return "the end of loader epoch " + n;
+    case shm::WaitFor::kLease:
+      return "the lease of slot " + n;
+    case shm::WaitFor::kDrive:
+      return "the drive, " + n + " reads in flight";
+    case shm::WaitFor::kKvPages:
+      return "KV pages or a place in the batch";
   }
   return "something unknown (" + std::to_string(static_cast<std::uint32_t>(what)) + ")";
 }
@@ -165,7 +199,8 @@ double quantile_ns(const stats::Histogram& h, double q) {
   std::uint64_t seen = 0;
   for (std::size_t i = 0; i < kBuckets; ++i) {
     seen += counts[i];
-    if (static_cast<double>(seen) >= wanted && counts[i] != 0) return 1.5 * std::ldexp(1.0, static_cast<int>(i));
+    if (static_cast<double>(seen) >= wanted && counts[i] != 0)
+      return 1.5 * std::ldexp(1.0, static_cast<int>(i));
   }
   return 0.0;
 }
@@ -190,7 +225,8 @@ Json stat_json(const RunState& state) {
                  {"budget_bytes", plan.ram_budget}};
   j["requests"] = Json::array();
   for (std::uint32_t i = 0; i < state.journal().records; ++i)
-    if (Json r = request_json(*state.journal().record(i)); !r.is_null()) j["requests"].push_back(std::move(r));
+    if (Json r = request_json(*state.journal().record(i)); !r.is_null())
+      j["requests"].push_back(std::move(r));
   j["hops"] = hops_json(state);
   return j;
 }

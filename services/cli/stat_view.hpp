@@ -6,8 +6,8 @@
 
 namespace wisp::cli {
 
-/// Everything that the regions tell, as one object: `stages`, `slots`, `memory`, `requests`, `hops`. Reads shared
-/// memory alone; a stage may be stopped, dead or in a debugger.
+/// Everything that the regions tell, as one object: `stages`, `slots`, `memory`, `requests`, `hops`. Reads
+/// shared memory alone; a stage may be stopped, dead or in a debugger.
 nlohmann::ordered_json stat_json(const RunState& state);
 /// The same for people.
 std::string stat_text(const nlohmann::ordered_json& stat);

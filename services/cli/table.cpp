@@ -76,8 +76,11 @@ std::string table(const Answer& a, const RunFigures& f) {
   }
   text += row("read from the drive", plan::format_size(f.device_bytes_read),
               "experts: " + plan::format_size(f.expert_bytes_read));
-  text += row("peak memory", plan::format_size(f.ram_peak_bytes), "of " + plan::format_size(f.ram_budget_bytes) + " allowed");
-  if (a.seed) text += row("seed", std::to_string(*a.seed), "--seed " + std::to_string(*a.seed) + " repeats this answer");
+  text += row("peak memory", plan::format_size(f.ram_peak_bytes),
+              "of " + plan::format_size(f.ram_budget_bytes) + " allowed");
+  if (a.seed)
+    text +=
+        row("seed", std::to_string(*a.seed), "--seed " + std::to_string(*a.seed) + " repeats this answer");
   if (a.resumes != 0) text += row("connection resumed", count(a.resumes, "time"));
   return text;
 }

@@ -39,7 +39,8 @@ bool Answer::look(const JournalReader& journal) {
   if (state->commit.finish != Finish::kNone) {
     const auto error = journal.error(*record_, request_);
     std::vector<std::uint32_t> rest;
-    if (!error || !journal.tokens(*record_, request_, taken_, std::max(taken_, state->commit.length), rest)) return false;
+    if (!error || !journal.tokens(*record_, request_, taken_, std::max(taken_, state->commit.length), rest))
+      return false;
     record_error_ = *error;
     window_ = std::move(rest);
     window_from_ = taken_;
@@ -53,7 +54,8 @@ bool Answer::next_token(const JournalReader& journal, std::uint32_t& token) {
   if (taken_ - window_from_ >= window_.size()) {
     window_.clear();
     window_from_ = taken_;
-    if (!journal.tokens(*record_, request_, taken_, std::min(seen_.commit.length, taken_ + kWindow), window_)) return false;
+    if (!journal.tokens(*record_, request_, taken_, std::min(seen_.commit.length, taken_ + kWindow), window_))
+      return false;
   }
   token = window_[taken_ - window_from_];
   return true;

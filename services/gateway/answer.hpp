@@ -9,8 +9,8 @@
 
 namespace wisp::gateway {
 
-/// One answer on its way to a client: a position in a journal record, and what has been made of it. Holds no text
-/// of a stream but a token's worth; a client that is slow costs nothing.
+/// One answer on its way to a client: a position in a journal record, and what has been made of it. Holds no
+/// text of a stream but a token's worth; a client that is slow costs nothing.
 class Answer {
  public:
   enum class Step {
@@ -26,7 +26,8 @@ class Answer {
   Answer(std::uint64_t request, AnswerShape shape, bool streams, TokenBytes bytes,
          std::optional<std::uint64_t> received);
 
-  /// Takes what is new in the record, as far as about `batch` bytes of events; at least one event if there is one.
+  /// Takes what is new in the record, as far as about `batch` bytes of events; at least one event if there is
+  /// one.
   Step advance(const JournalReader& journal, std::size_t batch, std::string& out);
   /// Whether advance() would find something.
   bool has_news(const JournalReader& journal) const;
@@ -58,7 +59,8 @@ class Answer {
   std::optional<std::uint32_t> record_;
   shm::RequestParams params_;
   JournalReader::State seen_;
-  bool finished_ = false;  ///< `window_` then holds all that is left: the record may expire under a slow client
+  bool finished_ =
+      false;  ///< `window_` then holds all that is left: the record may expire under a slow client
   std::string record_error_;
   std::uint32_t taken_ = 0;
   std::vector<std::uint32_t> window_;  ///< tokens [window_from_, ...), read ahead

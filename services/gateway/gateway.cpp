@@ -22,14 +22,16 @@ constexpr std::uint64_t kKeepAliveNs = 10'000 * kMillisecond;
 
 bool half_event_armed() {
   const service::detail::Armed* a = service::detail::armed;
-  return a != nullptr && a->point.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(service::CrashPoint::kSseHalf);
+  return a != nullptr && a->point.load(std::memory_order_relaxed) ==
+                             static_cast<std::uint32_t>(service::CrashPoint::kSseHalf);
 }
 }  // namespace
 
 Gateway::Gateway(service::StageContext& ctx)
     : ctx_(ctx),
       journal_(ctx.at().journal),
-      outbox_(ctx.producer(EdgeId::kGatewayRouter), ctx.desk()->edges[shm::index(EdgeId::kGatewayRouter)].arena_size),
+      outbox_(ctx.producer(EdgeId::kGatewayRouter),
+              ctx.desk()->edges[shm::index(EdgeId::kGatewayRouter)].arena_size),
       from_router_(ctx.consumer(EdgeId::kRouterGateway)),
       stages_(ctx.life()) {}
 
@@ -38,7 +40,8 @@ Status Gateway::load() {
   WISP_ASSIGN(manifest_, model::load_manifest(folder));
   WISP_TRY(prompts_.load(folder));
   struct stat st {};
-  if (::stat((folder + "/manifest.json").c_str(), &st) == 0) model_created_s_ = static_cast<std::uint64_t>(st.st_mtime);
+  if (::stat((folder + "/manifest.json").c_str(), &st) == 0)
+    model_created_s_ = static_cast<std::uint64_t>(st.st_mtime);
   return {};
 }
 
@@ -110,17 +113,22 @@ bool Gateway::write_step(Open& open, Answer::Step step, std::string out) {
   const std::uint64_t request = open.answer.request();
   switch (step) {
     case Step::kUnopened:
-      // The router opens a record before it moves on, so one that is in neither place was refused or has expired.
+      // The router opens a record before it moves on, so one that is in neither place was refused or has
+      // expired.
       if (outbox_.carries(request, Kind::kSubmit) || journal_.find(request)) return write_comment(open);
-      return end_with(open, {500, "the request was not taken up by the router; its log says why", "", "lost", 0});
+      return end_with(open,
+                      {500, "the request was not taken up by the router; its log says why", "", "lost", 0});
     case Step::kLost:
       return end_with(open, {500, "the record of this request is gone; send it again", "", "gone", 0});
-    case Step::kFailed: return end_with(open, open.answer.error());
-    case Step::kNothing: return write_comment(open);
+    case Step::kFailed:
+      return end_with(open, open.answer.error());
+    case Step::kNothing:
+      return write_comment(open);
     case Step::kBytes:
       if (open.answer.streams()) return send(open, out, false);
       return false;
-    case Step::kEnd: break;
+    case Step::kEnd:
+      break;
   }
   if (open.answer.stopped()) outbox_.tell(Kind::kFinishAt, request, open.answer.tokens());
   if (open.answer.streams()) return send(open, out, true);
@@ -164,7 +172,8 @@ bool Gateway::end_with(Open& open, const ApiError& error) {
     return send(open, out, true);
   }
   const std::string retry = error.status == 503 ? "Retry-After: 5\r\n" : "";
-  open.client->reply({error.status, error_body(error), "X-Wisp-Request: " + std::to_string(request) + "\r\n" + retry});
+  open.client->reply(
+      {error.status, error_body(error), "X-Wisp-Request: " + std::to_string(request) + "\r\n" + retry});
   return true;
 }
 

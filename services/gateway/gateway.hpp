@@ -17,8 +17,8 @@
 
 namespace wisp::gateway {
 
-/// Answers requests: takes them in, hands them to the router, and writes what the journal says to whoever waits.
-/// Everything here can be lost: a client that comes back with its event id is served from the journal.
+/// Answers requests: takes them in, hands them to the router, and writes what the journal says to whoever
+/// waits. Everything here can be lost: a client that comes back with its event id is served from the journal.
 class Gateway final : public HttpHandler {
  public:
   explicit Gateway(service::StageContext& ctx);
@@ -45,14 +45,15 @@ class Gateway final : public HttpHandler {
   struct Open {
     std::shared_ptr<Session> client;
     Answer answer;
-    std::string notices = {};       ///< comment lines that wait for the connection
+    std::string notices = {};  ///< comment lines that wait for the connection
     bool head_sent = false;
-    bool ended = false;             ///< its last bytes are being written
-    std::uint32_t shown_kv = 0;     ///< prompt positions told by a comment
-    std::uint64_t sent_ns = 0;      ///< monotonic time of the last bytes
+    bool ended = false;          ///< its last bytes are being written
+    std::uint32_t shown_kv = 0;  ///< prompt positions told by a comment
+    std::uint64_t sent_ns = 0;   ///< monotonic time of the last bytes
   };
 
-  void answer_completion(const std::shared_ptr<Session>& session, Endpoint endpoint, const HttpRequest& request);
+  void answer_completion(const std::shared_ptr<Session>& session, Endpoint endpoint,
+                         const HttpRequest& request);
   std::optional<ApiError> refuse_new() const;
   ApiResult<std::uint64_t> submit(const ApiRequest& request, bool default_max_all);
   ApiResult<ResumePoint> resume(const std::string& event_id);
@@ -80,7 +81,8 @@ class Gateway final : public HttpHandler {
   ring::Consumer from_router_;
   StageWatch stages_;
   std::map<std::uint64_t, Open> open_;
-  std::vector<std::uint64_t> closing_;  ///< nobody listens any more; acknowledged once their record is finished
+  std::vector<std::uint64_t>
+      closing_;  ///< nobody listens any more; acknowledged once their record is finished
   std::uint32_t next_request_ = 1;
 };
 

@@ -40,7 +40,8 @@ int hex_digit(char c) {
 std::string percent_decoded(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool escape = text[i] == '%' && i + 2 < text.size() && hex_digit(text[i + 1]) >= 0 && hex_digit(text[i + 2]) >= 0;
+    const bool escape =
+        text[i] == '%' && i + 2 < text.size() && hex_digit(text[i + 1]) >= 0 && hex_digit(text[i + 2]) >= 0;
     if (!escape) {
       out += text[i];
       continue;
@@ -62,17 +63,22 @@ std::uint64_t draw_seed() {
 void Gateway::on_request(const std::shared_ptr<Session>& session, HttpRequest request) {
   ctx_.desk()->add(Counter::kHttpRequests);
   const auto route = route_of(request.path);
-  if (!route) return reply_error(*session, {404, request.path + " does not exist here", "", "unknown_url", 0});
+  if (!route)
+    return reply_error(*session, {404, request.path + " does not exist here", "", "unknown_url", 0});
   if (route->method != request.method)
-    return reply_error(*session, {405, request.path + " answers " + std::string(route->method) + " only", "", "method_not_allowed", 0},
-                       "Allow: " + std::string(route->method) + "\r\n");
+    return reply_error(
+        *session,
+        {405, request.path + " answers " + std::string(route->method) + " only", "", "method_not_allowed", 0},
+        "Allow: " + std::string(route->method) + "\r\n");
   try {
     if (route->path == "/health") return answer_health(*session);
     if (route->method == "GET") return answer_models(*session, request.path);
-    answer_completion(session, route->path == "/v1/completions" ? Endpoint::kCompletion : Endpoint::kChat, request);
+    answer_completion(session, route->path == "/v1/completions" ? Endpoint::kCompletion : Endpoint::kChat,
+                      request);
   } catch (const std::exception& e) {
     spdlog::error("{}: {}", request.path, e.what());
-    if (session->tag == 0) reply_error(*session, {500, std::string("the gateway failed: ") + e.what(), "", "", 0});
+    if (session->tag == 0)
+      reply_error(*session, {500, std::string("the gateway failed: ") + e.what(), "", "", 0});
   }
 }
 
@@ -88,17 +94,19 @@ void Gateway::answer_models(Session& session, const std::string& path) {
   if (path == "/v1/models") return session.reply({200, models_body(name, model_created_s_), ""});
   const std::string asked = percent_decoded(std::string_view(path).substr(kModelPrefix.size()));
   if (asked == name) return session.reply({200, model_json(name, model_created_s_), ""});
-  reply_error(session, {404, "\"" + asked + "\" is not served here; this server has \"" + name + "\"", "model",
-                        "model_not_found", 0});
+  reply_error(session, {404, "\"" + asked + "\" is not served here; this server has \"" + name + "\"",
+                        "model", "model_not_found", 0});
 }
 
 void Gateway::answer_health(Session& session) {
   const auto why = stages_.unready();
   if (!why) return session.reply({200, "{\"status\":\"ok\"}", ""});
-  session.reply({503, "{\"status\":\"unavailable\",\"reason\":" + json_string(*why) + "}", "Retry-After: 1\r\n"});
+  session.reply(
+      {503, "{\"status\":\"unavailable\",\"reason\":" + json_string(*why) + "}", "Retry-After: 1\r\n"});
 }
 
-void Gateway::answer_completion(const std::shared_ptr<Session>& session, Endpoint endpoint, const HttpRequest& http) {
+void Gateway::answer_completion(const std::shared_ptr<Session>& session, Endpoint endpoint,
+                                const HttpRequest& http) {
   auto parsed = parse_request(endpoint, http.body, ctx_.plan().model_name);
   if (const auto* e = std::get_if<ApiError>(&parsed)) return reply_error(*session, *e);
   ApiRequest& request = std::get<ApiRequest>(parsed);
@@ -116,7 +124,8 @@ void Gateway::answer_completion(const std::shared_ptr<Session>& session, Endpoin
                     request.return_token_ids};
   session->tag = point.request;
   const auto bytes = [this](std::uint32_t token) { return prompts_.bytes(token); };
-  open_.emplace(point.request, Open{session, Answer(point.request, std::move(shape), request.stream, bytes, point.last)});
+  open_.emplace(point.request,
+                Open{session, Answer(point.request, std::move(shape), request.stream, bytes, point.last)});
   outbox_.flush();
   (void)advance(open_.at(point.request));
 }
@@ -133,8 +142,9 @@ std::optional<ApiError> Gateway::refuse_new() const {
   });
   if (std::count(records.begin(), records.end(), 0u) > unopened) return std::nullopt;
   return ApiError{429,
-                  "all " + std::to_string(records.size()) + " places for requests are taken, waiting ones included; "
-                  "try again later, or start the server with a larger --parallel",
+                  "all " + std::to_string(records.size()) +
+                      " places for requests are taken, waiting ones included; "
+                      "try again later, or start the server with a larger --parallel",
                   "", "queue_full", 1};
 }
 
@@ -145,12 +155,15 @@ ApiResult<std::uint64_t> Gateway::submit(const ApiRequest& request, bool default
   if (auto* e = std::get_if<ApiError>(&made)) return std::move(*e);
   const auto& ids = std::get<std::vector<std::uint32_t>>(made);
   const plan::RunPlan& plan = ctx_.plan();
-  const Limits limits{std::min(plan.ctx, journal_.capacity()), manifest_.spec.vocab, !plan.options.logits_dir.empty(),
-                      default_max_all};
-  auto settled = settle(request, manifest_.generation, limits, draw_seed(), static_cast<std::uint64_t>(std::time(nullptr)), ids);
+  const Limits limits{std::min(plan.ctx, journal_.capacity()), manifest_.spec.vocab,
+                      !plan.options.logits_dir.empty(), default_max_all};
+  auto settled = settle(request, manifest_.generation, limits, draw_seed(),
+                        static_cast<std::uint64_t>(std::time(nullptr)), ids);
   if (auto* e = std::get_if<ApiError>(&settled)) return std::move(*e);
   if (!outbox_.can_carry(ids.size()))
-    return ApiError{500, "a prompt of " + std::to_string(ids.size()) + " tokens does not fit the ring to the router", "", "", 0};
+    return ApiError{
+        500, "a prompt of " + std::to_string(ids.size()) + " tokens does not fit the ring to the router", "",
+        "", 0};
   const std::uint64_t id = std::uint64_t{ctx_.epoch()} << 32 | next_request_++;
   outbox_.submit(id, std::get<shm::RequestParams>(settled), ids);
   ctx_.desk()->add(Counter::kRequests);
@@ -158,15 +171,18 @@ ApiResult<std::uint64_t> Gateway::submit(const ApiRequest& request, bool default
 }
 
 bool Gateway::known(std::uint64_t request) const {
-  // The submission may stand in the ring still, where an earlier gateway left it. Between the first look and the
-  // second the router may have opened the record: hence the third.
+  // The submission may stand in the ring still, where an earlier gateway left it. Between the first look and
+  // the second the router may have opened the record: hence the third.
   return journal_.find(request) || outbox_.carries(request, Kind::kSubmit) || journal_.find(request);
 }
 
 ApiResult<ResumePoint> Gateway::resume(const std::string& event_id) {
   const auto point = parse_event_id(event_id);
-  if (!point) return ApiError{400, "is not <request>/<number> or <request>/-", "Last-Event-ID", "invalid_value", 0};
-  const ApiError gone{404, "request " + std::to_string(point->request) + " is gone; send it without Last-Event-ID", "", "gone", 0};
+  if (!point)
+    return ApiError{400, "is not <request>/<number> or <request>/-", "Last-Event-ID", "invalid_value", 0};
+  const ApiError gone{404,
+                      "request " + std::to_string(point->request) + " is gone; send it without Last-Event-ID",
+                      "", "gone", 0};
   const bool closing = std::find(closing_.begin(), closing_.end(), point->request) != closing_.end() ||
                        outbox_.carries(point->request, Kind::kAcknowledge);
   if (closing || !known(point->request)) return gone;

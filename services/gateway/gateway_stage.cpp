@@ -52,8 +52,10 @@ class GatewayStage final : public service::Stage {
   bool has_work() override { return gateway_.has_work(); }
 
   void sleep(service::StageContext& ctx) override {
-    if (gateway_.blocked()) ctx.begin_park(shm::WaitFor::kRingSpace, shm::index(shm::EdgeId::kGatewayRouter));
-    else ctx.begin_park(shm::WaitFor::kWork, 0);
+    if (gateway_.blocked())
+      ctx.begin_park(shm::WaitFor::kRingSpace, shm::index(shm::EdgeId::kGatewayRouter));
+    else
+      ctx.begin_park(shm::WaitFor::kWork, 0);
     if (!has_work())
       guarded([this] { return io_.run_one_for(std::chrono::nanoseconds(gateway_.patience_ns())) != 0; });
     ctx.end_park();
@@ -87,8 +89,10 @@ class GatewayStage final : public service::Stage {
   void await(std::size_t i) {
     wake_[i]->async_wait(asio::posix::stream_descriptor::wait_read, [this, i](error_code ec) {
       if (ec) return;
-      if (i == 0) ctx_.bell(ctx_.id()).silence();
-      else ctx_.poll_control();
+      if (i == 0)
+        ctx_.bell(ctx_.id()).silence();
+      else
+        ctx_.poll_control();
       await(i);
     });
   }

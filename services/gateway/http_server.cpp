@@ -19,7 +19,8 @@ using boost::system::error_code;
 
 namespace {
 constexpr std::string_view kFull =
-    "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 1\r\n"
+    "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: "
+    "1\r\n"
     "Content-Length: 118\r\n\r\n"
     "{\"error\":{\"message\":\"too many connections are open\",\"type\":\"server_error\",\"param\":null,"
     "\"code\":\"too_many_connections\"}}";
@@ -87,9 +88,8 @@ void HttpServer::welcome(int fd) {
   socket.assign(asio::generic::stream_protocol(family, family == AF_UNIX ? 0 : IPPROTO_TCP), fd, ec);
   if (ec) return;
   (void)owned.release();
-  auto session = std::make_shared<Session>(std::move(socket), handler_, [this](Session& s, std::uint64_t bytes) {
-    return reserve(s, bytes);
-  });
+  auto session = std::make_shared<Session>(
+      std::move(socket), handler_, [this](Session& s, std::uint64_t bytes) { return reserve(s, bytes); });
   sessions_.push_back(session);
   session->start();
 }

@@ -1,6 +1,7 @@
 #pragma once
-#include <utility>
-
+// clang-format off
+#include <utility>  // Asio 1.74 uses std::exchange in C++20 without it
+// clang-format on
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>

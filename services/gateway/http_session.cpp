@@ -17,9 +17,9 @@ using boost::system::error_code;
 
 namespace {
 constexpr std::uint64_t kSecond = 1'000'000'000;
-constexpr std::uint64_t kReadTimeoutNs = 30 * kSecond;       // no byte of a request that has begun
-constexpr std::uint64_t kKeepAliveTimeoutNs = 120 * kSecond; // between two requests
-constexpr std::uint64_t kWriteTimeoutNs = 300 * kSecond;     // a client that takes nothing of its answer
+constexpr std::uint64_t kReadTimeoutNs = 30 * kSecond;        // no byte of a request that has begun
+constexpr std::uint64_t kKeepAliveTimeoutNs = 120 * kSecond;  // between two requests
+constexpr std::uint64_t kWriteTimeoutNs = 300 * kSecond;      // a client that takes nothing of its answer
 constexpr std::uint64_t kDrainTimeoutNs = 2 * kSecond;
 constexpr std::uint64_t kMaxDrainBytes = 2 * kMaxBodyBytes;
 
@@ -125,7 +125,8 @@ void Session::refuse(int status, const std::string& message) {
 void Session::watch() {
   if (watching_) return;
   watching_ = true;
-  socket_.async_wait(Socket::wait_read, [self = shared_from_this()](error_code ec) { self->on_readable(ec); });
+  socket_.async_wait(Socket::wait_read,
+                     [self = shared_from_this()](error_code ec) { self->on_readable(ec); });
 }
 
 void Session::on_readable(error_code ec) {
@@ -146,7 +147,9 @@ void Session::gone() {
   if (open) handler_.on_gone(*this);
 }
 
-void Session::abandon() { close(); }
+void Session::abandon() {
+  close();
+}
 
 void Session::close() {
   phase_ = Phase::kClosed;
@@ -156,7 +159,8 @@ void Session::close() {
 
 void Session::check_idle(std::uint64_t now) {
   std::uint64_t limit = 0;
-  if (phase_ == Phase::kReading) limit = first_request_ || buffer_.size() > 0 || reserved_ > 0 ? kReadTimeoutNs : kKeepAliveTimeoutNs;
+  if (phase_ == Phase::kReading)
+    limit = first_request_ || buffer_.size() > 0 || reserved_ > 0 ? kReadTimeoutNs : kKeepAliveTimeoutNs;
   if (phase_ == Phase::kAnswering && writing_) limit = kWriteTimeoutNs;
   if (phase_ == Phase::kDraining) limit = kDrainTimeoutNs;
   if (limit != 0 && now > moved_ns_ + limit) gone();
@@ -166,7 +170,8 @@ void Session::check_idle(std::uint64_t now) {
 
 std::string Session::head_lines(int status, std::string_view type, const std::string& headers) const {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
-  std::string s = "HTTP/1.1 " + std::to_string(status) + " " + std::string(reason.data(), reason.size()) + "\r\n";
+  std::string s =
+      "HTTP/1.1 " + std::to_string(status) + " " + std::string(reason.data(), reason.size()) + "\r\n";
   s += "Server: wisp/" WISP_VERSION "\r\nContent-Type: ";
   s += type;
   s += "\r\n" + headers;
@@ -185,7 +190,8 @@ void Session::begin_stream(const std::string& headers) {
   if (phase_ != Phase::kAnswering) return;
   // The end of an HTTP/1.0 stream is the end of its connection.
   if (!chunked_) keep_alive_ = false;
-  out_ = head_lines(200, "text/event-stream; charset=utf-8", "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" + headers);
+  out_ = head_lines(200, "text/event-stream; charset=utf-8",
+                    "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n" + headers);
   out_ += chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n";
   write_out(false, 0);
 }
@@ -210,7 +216,8 @@ void Session::write_out(bool last, std::size_t cut) {
   moved();
   auto self = shared_from_this();
   if (cut == 0 || cut >= out_.size()) {
-    asio::async_write(socket_, asio::buffer(out_), [self, last](error_code ec, std::size_t) { self->on_written(ec, last); });
+    asio::async_write(socket_, asio::buffer(out_),
+                      [self, last](error_code ec, std::size_t) { self->on_written(ec, last); });
     return;
   }
   asio::async_write(socket_, asio::buffer(out_, cut), [self, last, cut](error_code ec, std::size_t) {
@@ -243,12 +250,13 @@ void Session::finish_answer() {
 
 void Session::drain() {
   buffer_.clear();
-  socket_.async_read_some(buffer_.prepare(16 * 1024), [self = shared_from_this()](error_code ec, std::size_t n) {
-    if (self->phase_ != Phase::kDraining) return;
-    self->drained_ += n;
-    if (ec || self->drained_ > kMaxDrainBytes) return self->close();
-    self->drain();
-  });
+  socket_.async_read_some(buffer_.prepare(16 * 1024),
+                          [self = shared_from_this()](error_code ec, std::size_t n) {
+                            if (self->phase_ != Phase::kDraining) return;
+                            self->drained_ += n;
+                            if (ec || self->drained_ > kMaxDrainBytes) return self->close();
+                            self->drain();
+                          });
 }
 
 }  // namespace wisp::gateway

@@ -1,7 +1,7 @@
 #pragma once
-// Asio 1.74 uses std::exchange without its header in C++20.
-#include <utility>
-
+// clang-format off
+#include <utility>  // Asio 1.74 uses std::exchange in C++20 without it
+// clang-format on
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -50,8 +50,9 @@ class HttpHandler {
   virtual std::uint64_t engine_now() const = 0;
 };
 
-/// One connection. Its states follow each other: reading a request, answering it, reading the next; draining at the
-/// end. It holds at most one batch of bytes to write. Kept alive by its pending operations and its server.
+/// One connection. Its states follow each other: reading a request, answering it, reading the next; draining
+/// at the end. It holds at most one batch of bytes to write. Kept alive by its pending operations and its
+/// server.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   using Socket = boost::asio::generic::stream_protocol::socket;
@@ -65,8 +66,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void reply(const HttpReply& r);
   /// Opens a stream of events. `headers`: further lines, each ended by CR LF.
   void begin_stream(const std::string& headers);
-  /// Sends a piece of the stream; only when idle_writer(). `last` ends the answer. `cut` not 0: a test wants the
-  /// process to die after that many bytes of `text`.
+  /// Sends a piece of the stream; only when idle_writer(). `last` ends the answer. `cut` not 0: a test wants
+  /// the process to die after that many bytes of `text`.
   void send(std::string_view text, bool last, std::size_t cut = 0);
   /// Whether send() may be called.
   bool idle_writer() const { return phase_ == Phase::kAnswering && !writing_; }

@@ -8,8 +8,8 @@
 
 namespace wisp::gateway {
 
-/// Reads records that the router may change or recycle at any moment: every read is checked against the record's
-/// generation and request before it is believed.
+/// Reads records that the router may change or recycle at any moment: every read is checked against the
+/// record's generation and request before it is believed.
 class JournalReader {
  public:
   explicit JournalReader(const shm::Journal* journal) : journal_(journal) {}
@@ -26,7 +26,8 @@ class JournalReader {
     shm::CommitWord commit;
     std::uint32_t kv_len = 0;
   };
-  /// The functions below give nullopt or false once the record is no longer this request's, or cannot be believed.
+  /// The functions below give nullopt or false once the record is no longer this request's, or cannot be
+  /// believed.
   std::optional<State> state(std::uint32_t record, std::uint64_t request) const;
   std::optional<shm::RequestParams> params(std::uint32_t record, std::uint64_t request) const;
   std::optional<std::string> error(std::uint32_t record, std::uint64_t request) const;

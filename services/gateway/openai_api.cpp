@@ -12,7 +12,9 @@ namespace wisp::gateway {
 
 namespace {
 
-std::string dumped(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dumped(const Json& j) {
+  return j.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 std::string_view type_of(int status) {
   if (status == 404) return "not_found_error";
@@ -41,13 +43,15 @@ void read_seed(FieldReader& fields, std::optional<std::uint64_t>& out) {
   const Json* v = fields.find("seed");
   if (v == nullptr || fields.failed()) return;
   if (!v->is_number_integer()) return fields.fail("seed", "must be an integer of 64 bits");
-  out = v->is_number_unsigned() ? v->get<std::uint64_t>() : static_cast<std::uint64_t>(v->get<std::int64_t>());
+  out =
+      v->is_number_unsigned() ? v->get<std::uint64_t>() : static_cast<std::uint64_t>(v->get<std::int64_t>());
 }
 
 void read_sampling(FieldReader& fields, ApiRequest& r) {
   fields.real("temperature", 0.0, 2.0, r.temperature);
   fields.real("top_p", 0.0, 1.0, r.top_p);
-  if (!fields.failed() && r.top_p && !(*r.top_p > 0.0f)) fields.fail("top_p", "must be more than 0 and at most 1");
+  if (!fields.failed() && r.top_p && !(*r.top_p > 0.0f))
+    fields.fail("top_p", "must be more than 0 and at most 1");
   fields.real("min_p", 0.0, 1.0, r.min_p);
   // -1 is how other servers write "off".
   std::optional<std::int64_t> k;
@@ -87,7 +91,8 @@ void read_prompt(FieldReader& fields, ApiRequest& r) {
   if (!v->is_array()) return fields.fail("prompt", "must be a string or an array of token ids");
   if (v->empty()) return fields.fail("prompt", "is empty; at least one token is needed");
   if (v->front().is_string()) {
-    if (v->size() > 1) return fields.fail("prompt", "holds several texts; this server answers one per request");
+    if (v->size() > 1)
+      return fields.fail("prompt", "holds several texts; this server answers one per request");
     r.prompt = v->front().get<std::string>();
     return;
   }
@@ -133,12 +138,17 @@ ApiError bad_field(std::string param, std::string message) {
 ApiError api_error(const Error& e) {
   switch (e.code) {
     case ErrorCode::kInvalid:
-    case ErrorCode::kUnsupported: return {400, e.text, "", "", 0};
-    case ErrorCode::kNotFound: return {404, e.text, "", "", 0};
-    case ErrorCode::kExhausted: return {400, e.text, "", "too_large", 0};
-    case ErrorCode::kUnavailable: return {503, e.text, "", "unavailable", 1};
+    case ErrorCode::kUnsupported:
+      return {400, e.text, "", "", 0};
+    case ErrorCode::kNotFound:
+      return {404, e.text, "", "", 0};
+    case ErrorCode::kExhausted:
+      return {400, e.text, "", "too_large", 0};
+    case ErrorCode::kUnavailable:
+      return {503, e.text, "", "unavailable", 1};
     case ErrorCode::kIo:
-    case ErrorCode::kCorrupt: break;
+    case ErrorCode::kCorrupt:
+      break;
   }
   return {500, e.text, "", "", 0};
 }
@@ -154,8 +164,9 @@ ApiResult<ApiRequest> parse_request(Endpoint endpoint, std::string_view body, st
     if (!name->is_string()) return bad_field("model", "must be a string");
     const auto& asked = name->get_ref<const std::string&>();
     if (!asked.empty() && asked != model)
-      return ApiError{404, "\"" + asked + "\" is not served here; this server has \"" + std::string(model) + "\"", "model",
-                      "model_not_found", 0};
+      return ApiError{404,
+                      "\"" + asked + "\" is not served here; this server has \"" + std::string(model) + "\"",
+                      "model", "model_not_found", 0};
   }
   fields.refuse_unsupported(endpoint);
   read_max_tokens(fields, r);
@@ -165,8 +176,10 @@ ApiResult<ApiRequest> parse_request(Endpoint endpoint, std::string_view body, st
   fields.boolean("ignore_eos", r.ignore_eos);
   fields.boolean("return_token_ids", r.return_token_ids);
   fields.boolean("write_logits", r.write_logits);
-  if (endpoint == Endpoint::kChat) read_chat(fields, r);
-  else read_prompt(fields, r);
+  if (endpoint == Endpoint::kChat)
+    read_chat(fields, r);
+  else
+    read_prompt(fields, r);
   if (fields.failed()) return fields.take_error();
   return r;
 }
@@ -201,7 +214,8 @@ ApiResult<shm::RequestParams> settle(const ApiRequest& r, const model::Generatio
   p.min_p = r.min_p.value_or(defaults.min_p);
   p.top_k = r.top_k.value_or(defaults.top_k);
   p.seed = r.seed.value_or(p.temperature > 0.0f ? drawn_seed : 0);
-  p.flags = (r.ignore_eos ? std::uint32_t{shm::kIgnoreEos} : 0u) | (r.write_logits ? std::uint32_t{shm::kWriteLogits} : 0u);
+  p.flags = (r.ignore_eos ? std::uint32_t{shm::kIgnoreEos} : 0u) |
+            (r.write_logits ? std::uint32_t{shm::kWriteLogits} : 0u);
   p.max_tokens = std::min(wanted, room);
   p.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
   p.eos_count = static_cast<std::uint32_t>(std::min<std::size_t>(defaults.eos.size(), shm::kMaxEos));

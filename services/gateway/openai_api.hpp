@@ -20,8 +20,8 @@ enum class Endpoint { kChat, kCompletion };
 struct ApiError {
   int status = 400;
   std::string message;
-  std::string param;  ///< the field at fault; "" = null
-  std::string code;   ///< "" = null
+  std::string param;                ///< the field at fault; "" = null
+  std::string code;                 ///< "" = null
   std::uint32_t retry_after_s = 0;  ///< 0 = no such header
 };
 template <class T>
@@ -54,21 +54,21 @@ struct ApiRequest {
   bool write_logits = false;
 };
 
-/// Reads a body of /v1/chat/completions or /v1/completions. Every refusal names the field; unknown fields pass.
-/// `model` is the one that is served; a request for another one is answered 404.
+/// Reads a body of /v1/chat/completions or /v1/completions. Every refusal names the field; unknown fields
+/// pass. `model` is the one that is served; a request for another one is answered 404.
 ApiResult<ApiRequest> parse_request(Endpoint endpoint, std::string_view body, std::string_view model);
 
 /// What the engine allows a request to take.
 struct Limits {
-  std::uint32_t ctx = 0;    ///< positions of a sequence
-  std::uint32_t vocab = 0;  ///< ids are below it; 0 = not known
-  bool logits = false;      ///< whether this run has a logits directory
+  std::uint32_t ctx = 0;         ///< positions of a sequence
+  std::uint32_t vocab = 0;       ///< ids are below it; 0 = not known
+  bool logits = false;           ///< whether this run has a logits directory
   bool default_max_all = false;  ///< no max_tokens given: all the room left, not min(kDefaultMaxTokens, room)
 };
 inline constexpr std::uint32_t kDefaultMaxTokens = 4096;
 
-/// Settles every number that decides the answer. `drawn_seed` is used where the request samples and names none.
-/// Errors: a prompt that leaves no room, ids outside the vocabulary, logits without a directory.
+/// Settles every number that decides the answer. `drawn_seed` is used where the request samples and names
+/// none. Errors: a prompt that leaves no room, ids outside the vocabulary, logits without a directory.
 ApiResult<shm::RequestParams> settle(const ApiRequest& r, const model::GenerationDefaults& defaults,
                                      const Limits& limits, std::uint64_t drawn_seed, std::uint64_t now_s,
                                      const std::vector<std::uint32_t>& prompt);
@@ -96,10 +96,10 @@ std::string usage_json(const Usage& u);
 class ChunkWriter {
  public:
   ChunkWriter(const AnswerHead& head, bool include_usage);
-  std::string role() const;                                                         ///< chat: the first chunk
-  std::string delta(std::string_view text, const std::uint32_t* token) const;       ///< `token` may be null
-  std::string finish(std::string_view rest, std::string_view reason) const;         ///< the one final chunk
-  std::string usage(const Usage& u) const;                                          ///< choices are empty
+  std::string role() const;                                                    ///< chat: the first chunk
+  std::string delta(std::string_view text, const std::uint32_t* token) const;  ///< `token` may be null
+  std::string finish(std::string_view rest, std::string_view reason) const;    ///< the one final chunk
+  std::string usage(const Usage& u) const;                                     ///< choices are empty
 
  private:
   std::string choice(std::string_view inner, std::string_view reason) const;
@@ -109,8 +109,8 @@ class ChunkWriter {
 };
 
 /// The whole answer of a request that does not stream. `ids` may be null.
-std::string answer_body(const AnswerHead& head, std::string_view text, std::string_view reason, const Usage& u,
-                        const std::vector<std::uint32_t>* ids);
+std::string answer_body(const AnswerHead& head, std::string_view text, std::string_view reason,
+                        const Usage& u, const std::vector<std::uint32_t>* ids);
 std::string model_json(std::string_view name, std::uint64_t created_s);
 std::string models_body(std::string_view name, std::uint64_t created_s);
 

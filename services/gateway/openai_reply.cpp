@@ -38,8 +38,9 @@ std::string json_string(std::string_view text) {
 
 std::string usage_json(const Usage& u) {
   return "{\"prompt_tokens\":" + std::to_string(u.prompt_tokens) +
-         ",\"completion_tokens\":" + std::to_string(u.completion_tokens) + ",\"total_tokens\":" +
-         std::to_string(std::uint64_t{u.prompt_tokens} + u.completion_tokens) + ",\"seed\":" + std::to_string(u.seed) + "}";
+         ",\"completion_tokens\":" + std::to_string(u.completion_tokens) +
+         ",\"total_tokens\":" + std::to_string(std::uint64_t{u.prompt_tokens} + u.completion_tokens) +
+         ",\"seed\":" + std::to_string(u.seed) + "}";
 }
 
 ChunkWriter::ChunkWriter(const AnswerHead& head, bool include_usage)
@@ -55,10 +56,13 @@ std::string ChunkWriter::choice(std::string_view inner, std::string_view reason)
   return s + "}" + tail_;
 }
 
-std::string ChunkWriter::role() const { return choice("\"delta\":{\"role\":\"assistant\",\"content\":\"\"}", ""); }
+std::string ChunkWriter::role() const {
+  return choice("\"delta\":{\"role\":\"assistant\",\"content\":\"\"}", "");
+}
 
 std::string ChunkWriter::delta(std::string_view text, const std::uint32_t* token) const {
-  std::string inner = chat_ ? "\"delta\":{\"content\":" + json_string(text) + "}" : "\"text\":" + json_string(text);
+  std::string inner =
+      chat_ ? "\"delta\":{\"content\":" + json_string(text) + "}" : "\"text\":" + json_string(text);
   if (token != nullptr) inner += ",\"token_ids\":" + ids_json(token, 1);
   return choice(inner, "");
 }
@@ -68,12 +72,15 @@ std::string ChunkWriter::finish(std::string_view rest, std::string_view reason) 
   return choice(rest.empty() ? "\"delta\":{}" : "\"delta\":{\"content\":" + json_string(rest) + "}", reason);
 }
 
-std::string ChunkWriter::usage(const Usage& u) const { return head_ + "],\"usage\":" + usage_json(u) + "}"; }
+std::string ChunkWriter::usage(const Usage& u) const {
+  return head_ + "],\"usage\":" + usage_json(u) + "}";
+}
 
-std::string answer_body(const AnswerHead& head, std::string_view text, std::string_view reason, const Usage& u,
-                        const std::vector<std::uint32_t>* ids) {
+std::string answer_body(const AnswerHead& head, std::string_view text, std::string_view reason,
+                        const Usage& u, const std::vector<std::uint32_t>* ids) {
   const bool chat = head.endpoint == Endpoint::kChat;
-  std::string s = object_head(head, chat ? "chat.completion" : "text_completion") + ",\"choices\":[{\"index\":0,";
+  std::string s =
+      object_head(head, chat ? "chat.completion" : "text_completion") + ",\"choices\":[{\"index\":0,";
   s += chat ? "\"message\":{\"role\":\"assistant\",\"content\":" + json_string(text) + ",\"refusal\":null}"
             : "\"text\":" + json_string(text);
   if (ids != nullptr) s += ",\"token_ids\":" + ids_json(ids->data(), ids->size());

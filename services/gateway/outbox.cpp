@@ -13,9 +13,12 @@ std::size_t payload_size(std::size_t prompt_tokens) {
 }
 }  // namespace
 
-bool Outbox::can_carry(std::size_t prompt_tokens) const { return payload_size(prompt_tokens) <= arena_bytes_; }
+bool Outbox::can_carry(std::size_t prompt_tokens) const {
+  return payload_size(prompt_tokens) <= arena_bytes_;
+}
 
-void Outbox::submit(std::uint64_t request, const shm::RequestParams& params, const std::vector<std::uint32_t>& prompt) {
+void Outbox::submit(std::uint64_t request, const shm::RequestParams& params,
+                    const std::vector<std::uint32_t>& prompt) {
   Waiting w{Kind::kSubmit, request, 0, 0, std::vector<std::byte>(payload_size(prompt.size()))};
   const shm::SubmitMessage m{params};
   std::memcpy(w.payload.data(), &m, sizeof m);

@@ -15,7 +15,8 @@ class Outbox {
 
   /// Whether the edge could carry a prompt of this length at all.
   bool can_carry(std::size_t prompt_tokens) const;
-  void submit(std::uint64_t request, const shm::RequestParams& params, const std::vector<std::uint32_t>& prompt);
+  void submit(std::uint64_t request, const shm::RequestParams& params,
+              const std::vector<std::uint32_t>& prompt);
   void tell(ring::Kind kind, std::uint64_t request, std::uint32_t pos = 0, std::uint32_t gen = 0);
 
   /// Publishes what fits. True if anything was published.

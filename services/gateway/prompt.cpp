@@ -21,11 +21,14 @@ ApiError prompt_error(const Error& e, const char* field) {
   switch (e.code) {
     case ErrorCode::kInvalid:
     case ErrorCode::kUnsupported:
-    case ErrorCode::kExhausted: return bad_field(field, e.text);
-    case ErrorCode::kUnavailable: return {503, e.text, "", "unavailable", 1};
+    case ErrorCode::kExhausted:
+      return bad_field(field, e.text);
+    case ErrorCode::kUnavailable:
+      return {503, e.text, "", "unavailable", 1};
     case ErrorCode::kNotFound:
     case ErrorCode::kIo:
-    case ErrorCode::kCorrupt: break;
+    case ErrorCode::kCorrupt:
+      break;
   }
   return {500, e.text, "", "", 0};
 }
@@ -60,7 +63,8 @@ void PromptMaker::note_special(const Json& config) {
     const auto it = config.find(key);
     if (it == config.end()) continue;
     if (it->is_string()) special_tokens_[key] = *it;
-    if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) special_tokens_[key] = (*it)["content"];
+    if (it->is_object() && it->contains("content") && (*it)["content"].is_string())
+      special_tokens_[key] = (*it)["content"];
   }
   const auto add = config.find("add_bos_token");
   const auto bos = special_tokens_.find("bos_token");

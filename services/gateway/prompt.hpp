@@ -13,11 +13,12 @@
 
 namespace wisp::gateway {
 
-/// Text in, ids out, and bytes of ids, with the tokenizer and the chat template of a converted folder. A folder
-/// without a tokenizer.json still answers prompts of ids.
+/// Text in, ids out, and bytes of ids, with the tokenizer and the chat template of a converted folder. A
+/// folder without a tokenizer.json still answers prompts of ids.
 class PromptMaker {
  public:
-  /// Reads tokenizer.json, chat_template.jinja and tokenizer_config.json of `folder`, as far as they are there.
+  /// Reads tokenizer.json, chat_template.jinja and tokenizer_config.json of `folder`, as far as they are
+  /// there.
   Status load(const std::string& folder);
 
   bool has_tokenizer() const { return tokenizer_.has_value(); }

@@ -15,8 +15,10 @@ bool too_deep(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      if (c == '\\') ++i;
-      else if (c == '"') in_string = false;
+      if (c == '\\')
+        ++i;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
@@ -28,21 +30,31 @@ bool too_deep(std::string_view text) {
   return false;
 }
 
-/// A parameter that is not implemented, and the values (JSON, separated by spaces) under which it changes nothing.
+/// A parameter that is not implemented, and the values (JSON, separated by spaces) under which it changes
+/// nothing.
 struct Unsupported {
   std::string_view field;
   std::string_view neutral;
 };
 constexpr std::array kUnsupported{
-    Unsupported{"logit_bias", "{}"},           Unsupported{"top_logprobs", "0"},
-    Unsupported{"presence_penalty", "0 0.0"},  Unsupported{"frequency_penalty", "0 0.0"},
-    Unsupported{"repetition_penalty", "1 1.0"}, Unsupported{"best_of", "1"},
-    Unsupported{"echo", "false"},              Unsupported{"suffix", "\"\""},
-    Unsupported{"tools", "[]"},                Unsupported{"tool_choice", "\"none\" \"auto\""},
-    Unsupported{"functions", "[]"},            Unsupported{"function_call", "\"none\" \"auto\""},
-    Unsupported{"response_format", "{\"type\":\"text\"}"}, Unsupported{"modalities", "[\"text\"]"},
-    Unsupported{"audio", ""},                  Unsupported{"prediction", ""},
-    Unsupported{"web_search_options", ""},     Unsupported{"stop_token_ids", "[]"},
+    Unsupported{"logit_bias", "{}"},
+    Unsupported{"top_logprobs", "0"},
+    Unsupported{"presence_penalty", "0 0.0"},
+    Unsupported{"frequency_penalty", "0 0.0"},
+    Unsupported{"repetition_penalty", "1 1.0"},
+    Unsupported{"best_of", "1"},
+    Unsupported{"echo", "false"},
+    Unsupported{"suffix", "\"\""},
+    Unsupported{"tools", "[]"},
+    Unsupported{"tool_choice", "\"none\" \"auto\""},
+    Unsupported{"functions", "[]"},
+    Unsupported{"function_call", "\"none\" \"auto\""},
+    Unsupported{"response_format", "{\"type\":\"text\"}"},
+    Unsupported{"modalities", "[\"text\"]"},
+    Unsupported{"audio", ""},
+    Unsupported{"prediction", ""},
+    Unsupported{"web_search_options", ""},
+    Unsupported{"stop_token_ids", "[]"},
     Unsupported{"min_tokens", "0"},
 };
 
@@ -57,10 +69,13 @@ bool holds_value(std::string_view list, const std::string& value) {
 
 constexpr std::array<std::string_view, 5> kRoles{"system", "developer", "user", "assistant", "tool"};
 
-std::string place(std::size_t i) { return "messages[" + std::to_string(i) + "]"; }
+std::string place(std::size_t i) {
+  return "messages[" + std::to_string(i) + "]";
+}
 
 /// A content is a string, an array of text parts, or null (an assistant's turn that only called tools).
-std::optional<ApiError> check_content(const Json& message, const std::string& role, const std::string& where) {
+std::optional<ApiError> check_content(const Json& message, const std::string& role,
+                                      const std::string& where) {
   const auto it = message.find("content");
   const std::string field = where + ".content";
   if (it == message.end() || it->is_null()) {
@@ -108,10 +123,12 @@ void FieldReader::integer(std::string_view field, std::int64_t min, std::int64_t
   const Json* v = find(field);
   if (v == nullptr || failed_) return;
   if (!v->is_number_integer()) return fail(field, "must be an integer");
-  const bool huge = v->is_number_unsigned() && v->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX);
+  const bool huge =
+      v->is_number_unsigned() && v->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX);
   const std::int64_t n = huge ? INT64_MAX : v->get<std::int64_t>();
   if (huge || n < min || n > max) {
-    return fail(field, "is " + v->dump() + ", must be between " + std::to_string(min) + " and " + std::to_string(max));
+    return fail(field, "is " + v->dump() + ", must be between " + std::to_string(min) + " and " +
+                           std::to_string(max));
   }
   out = n;
 }
@@ -133,7 +150,8 @@ void FieldReader::refuse_unsupported(Endpoint endpoint) {
   refuse("logprobs", endpoint == Endpoint::kChat ? "false" : "");
   std::optional<std::int64_t> n;
   integer("n", 1, INT64_MAX, n);
-  if (n.value_or(1) != 1) fail("n", "is " + std::to_string(*n) + "; this server gives one choice per request");
+  if (n.value_or(1) != 1)
+    fail("n", "is " + std::to_string(*n) + "; this server gives one choice per request");
 }
 
 ApiResult<Json> read_messages(const Json& messages) {
@@ -147,7 +165,8 @@ ApiResult<Json> read_messages(const Json& messages) {
     if (role == m.end() || !role->is_string()) return bad_field(place(i) + ".role", "must be a string");
     std::string name = role->get<std::string>();
     if (std::find(kRoles.begin(), kRoles.end(), name) == kRoles.end())
-      return bad_field(place(i) + ".role", "\"" + name + "\" is unknown: system, developer, user, assistant or tool");
+      return bad_field(place(i) + ".role",
+                       "\"" + name + "\" is unknown: system, developer, user, assistant or tool");
     if (auto wrong = check_content(m, name, place(i))) return std::move(*wrong);
     // Templates know the role by its older name.
     if (name == "developer") name = "system";
@@ -159,7 +178,8 @@ ApiResult<Json> read_messages(const Json& messages) {
 
 ApiResult<Json> read_body(std::string_view body) {
   if (too_deep(body))
-    return ApiError{400, "the body is nested deeper than " + std::to_string(kMaxDepth) + " levels", "", "", 0};
+    return ApiError{400, "the body is nested deeper than " + std::to_string(kMaxDepth) + " levels", "", "",
+                    0};
   try {
     Json value = Json::parse(body.begin(), body.end());
     if (!value.is_object()) return ApiError{400, "the body must be a JSON object", "", "", 0};

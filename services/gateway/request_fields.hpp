@@ -45,7 +45,8 @@ void FieldReader::real(std::string_view field, double min, double max, std::opti
   if (!v->is_number()) return fail(field, "must be a number");
   const double d = v->get<double>();
   if (!(d >= min && d <= max)) {
-    return fail(field, "is " + v->dump() + ", must be between " + Json(min).dump() + " and " + Json(max).dump());
+    return fail(field,
+                "is " + v->dump() + ", must be between " + Json(min).dump() + " and " + Json(max).dump());
   }
   out = static_cast<T>(d);
 }

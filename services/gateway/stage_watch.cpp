@@ -14,7 +14,9 @@ namespace {
 /// The stages without which there is no token.
 constexpr std::array kEngine{StageId::kRouter, StageId::kLoader, StageId::kCompute};
 
-StageState state_of(const StageLife& s) { return static_cast<StageState>(s.state.load(std::memory_order_acquire)); }
+StageState state_of(const StageLife& s) {
+  return static_cast<StageState>(s.state.load(std::memory_order_acquire));
+}
 
 std::string how(const StageLife& s) {
   const int status = static_cast<int>(s.last_status.load(std::memory_order_relaxed));
@@ -66,7 +68,9 @@ std::optional<std::string> StageWatch::unready() const {
     const StageState state = state_of(s);
     if (state == StageState::kReady) continue;
     const bool first = s.restarts.load(std::memory_order_relaxed) == 0;
-    return std::string(shm::name_of(id)) + (state == StageState::kStopping ? " is stopping" : first ? " is starting" : " is restarting");
+    return std::string(shm::name_of(id)) + (state == StageState::kStopping ? " is stopping"
+                                            : first                        ? " is starting"
+                                                                           : " is restarting");
   }
   return std::nullopt;
 }

@@ -23,7 +23,8 @@ bool parse_number(std::string_view text, std::uint64_t& out) {
 }
 }  // namespace
 
-AnswerText::AnswerText(const std::vector<std::string>& stop, const shm::RequestParams& params, TokenBytes bytes)
+AnswerText::AnswerText(const std::vector<std::string>& stop, const shm::RequestParams& params,
+                       TokenBytes bytes)
     : matcher_(make_matcher(stop)), params_(params), bytes_(std::move(bytes)) {}
 
 bool AnswerText::is_end(std::uint32_t token) const {
@@ -55,7 +56,8 @@ ApiError finish_error(shm::Finish finish, std::string_view record_error) {
 std::optional<ResumePoint> parse_event_id(std::string_view id) {
   const std::size_t slash = id.find('/');
   ResumePoint point;
-  if (slash == std::string_view::npos || !parse_number(id.substr(0, slash), point.request)) return std::nullopt;
+  if (slash == std::string_view::npos || !parse_number(id.substr(0, slash), point.request))
+    return std::nullopt;
   id.remove_prefix(slash + 1);
   if (id == "-") return point;
   std::uint64_t n = 0;

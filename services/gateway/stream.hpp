@@ -11,16 +11,18 @@
 #include "services/gateway/text/utf8_stream.hpp"
 #include "shm/journal.hpp"
 
-/// From a record's ids to the bytes of an answer: a pure function, so that a replay after any death is byte-equal.
+/// From a record's ids to the bytes of an answer: a pure function, so that a replay after any death is
+/// byte-equal.
 ///
 /// Events of a stream are numbered; each carries `id: <request>/<n>`, the request in decimal:
 ///   n = 0            chat only: the chunk with the role
 ///   n = 1 .. T       token n (an empty delta included; the end-of-sequence token has one)
 ///   n = T + 1        the one chunk with a finish_reason, or the error that ended the request
 ///   n = T + 2        usage, where stream_options.include_usage asks for it
-/// then `data: [DONE]` without a number (not after an error). A client that lost its connection repeats its request
-/// with `Last-Event-ID: <request>/<n>` of the last event it received whole, or `<request>/-` if it received none; it
-/// gets the events after that one, then [DONE]. Comment lines (`: ...`) have no number and are not repeated.
+/// then `data: [DONE]` without a number (not after an error). A client that lost its connection repeats its
+/// request with `Last-Event-ID: <request>/<n>` of the last event it received whole, or `<request>/-` if it
+/// received none; it gets the events after that one, then [DONE]. Comment lines (`: ...`) have no number and
+/// are not repeated.
 namespace wisp::gateway {
 
 /// The bytes of a token; a view that outlives the call. Empty for control tokens, or without a tokenizer.
@@ -42,7 +44,8 @@ class AnswerText {
 
   /// The text that this token releases. After a stop string: "".
   std::string push(std::uint32_t token);
-  /// What the end of the answer releases: a character cut off, the beginning of a stop string that never came.
+  /// What the end of the answer releases: a character cut off, the beginning of a stop string that never
+  /// came.
   std::string flush();
   /// A stop string is complete: the answer ends with the token pushed last, whatever the record says.
   bool stopped() const { return matcher_.stopped(); }
@@ -71,8 +74,8 @@ std::optional<ResumePoint> parse_event_id(std::string_view id);
 /// Makes the events of one answer in order. Those up to `received` are made and left out.
 class EventStream {
  public:
-  EventStream(const AnswerShape& shape, std::uint64_t request, const shm::RequestParams& params, TokenBytes bytes,
-              std::optional<std::uint64_t> received);
+  EventStream(const AnswerShape& shape, std::uint64_t request, const shm::RequestParams& params,
+              TokenBytes bytes, std::optional<std::uint64_t> received);
 
   void begin(std::string& out);
   void token(std::uint32_t id, std::string& out);

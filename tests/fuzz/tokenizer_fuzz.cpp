@@ -25,9 +25,10 @@ nlohmann::json small_file() {
     vocab[key] = byte;
   }
   for (const char* key : {"ab", "abc", "bc", "aa", "aaaa"}) vocab[key] = vocab.size();
-  const nlohmann::json split = {{"type", "Split"},
-                                {"pattern", {{"Regex", R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|\s+(?!\S)|\s+)"}}},
-                                {"behavior", "Isolated"}};
+  const nlohmann::json split = {
+      {"type", "Split"},
+      {"pattern", {{"Regex", R"([^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|\s+(?!\S)|\s+)"}}},
+      {"behavior", "Isolated"}};
   const nlohmann::json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
   return {{"normalizer", {{"type", "NFC"}}},
           {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},

@@ -14,8 +14,8 @@ namespace wisp::text {
 struct AddedToken {
   std::string content;  ///< UTF-8, never empty
   std::uint32_t id = 0;
-  bool special = false;      ///< the file's flag: skipped when decoding
-  bool control = false;      ///< special, or written like a control mark (`<|...|>`); never made from user text
+  bool special = false;  ///< the file's flag: skipped when decoding
+  bool control = false;  ///< special, or written like a control mark (`<|...|>`); never made from user text
   bool normalized = false;   ///< searched in the normalised text, else in the raw text
   bool lstrip = false;       ///< takes the white space to its left along
   bool rstrip = false;       ///< takes the white space to its right along
@@ -38,8 +38,8 @@ class AddedTokenMatcher {
   /// The longest token whose content stands at `begin`, its options left aside; nullopt for none.
   std::optional<Segment> at(std::string_view text, std::size_t begin) const;
 
-  /// Cuts well-formed `text` into segments without gaps. `keep_control` false leaves control tokens as ordinary
-  /// text (they are found, then passed over, as the reference implementation does it).
+  /// Cuts well-formed `text` into segments without gaps. `keep_control` false leaves control tokens as
+  /// ordinary text (they are found, then passed over, as the reference implementation does it).
   std::vector<Segment> split(std::string_view text, bool keep_control) const;
 
  private:

@@ -9,10 +9,14 @@ namespace wisp::text {
 namespace {
 constexpr std::uint32_t kGone = 0xFFFFFFFE;
 
-bool later(const BpeScratch::Candidate& a, const BpeScratch::Candidate& b) { return a.order > b.order; }
+bool later(const BpeScratch::Candidate& a, const BpeScratch::Candidate& b) {
+  return a.order > b.order;
+}
 }  // namespace
 
-void Bpe::reserve(std::size_t count) { table_.assign(std::bit_ceil(2 * count + 2), Entry{}); }
+void Bpe::reserve(std::size_t count) {
+  table_.assign(std::bit_ceil(2 * count + 2), Entry{});
+}
 
 std::size_t Bpe::slot_of(std::uint32_t left, std::uint32_t right) const {
   std::uint64_t key = (std::uint64_t{left} << 32) | right;
@@ -59,7 +63,8 @@ void Bpe::encode(std::string_view piece, BpeScratch& scratch, std::vector<std::u
     heap.pop_back();
     const auto at = static_cast<std::uint32_t>(top.order);
     BpeScratch::Symbol& symbol = symbols[at];
-    // Candidates are not removed when a neighbour merges first; one that no longer describes its place is stale.
+    // Candidates are not removed when a neighbour merges first; one that no longer describes its place is
+    // stale.
     if (symbol.next >= kGone || symbol.id != top.left || symbols[symbol.next].id != top.right) continue;
     const std::uint32_t eaten = symbol.next;
     symbol.id = find(top.left, top.right)->merged;
@@ -69,7 +74,8 @@ void Bpe::encode(std::string_view piece, BpeScratch& scratch, std::vector<std::u
       symbols[symbol.next].previous = at;
       if (candidate(at, symbol.next)) std::push_heap(heap.begin(), heap.end(), later);
     }
-    if (symbol.previous != kNone && candidate(symbol.previous, at)) std::push_heap(heap.begin(), heap.end(), later);
+    if (symbol.previous != kNone && candidate(symbol.previous, at))
+      std::push_heap(heap.begin(), heap.end(), later);
   }
   for (std::uint32_t at = 0; at < count; at = symbols[at].next) out.push_back(symbols[at].id);
 }

@@ -100,8 +100,9 @@ Status check_depth(const Json& value, const std::string& name) {
 }
 
 /// Guards the client's part of the context, adds the checkpoint's and renders.
-Result<std::string> render_guarded(const PromptGuard& guard, TemplateHelper& helper, const std::string& source,
-                                   const ChatInput& input, Json context, bool& type_error) {
+Result<std::string> render_guarded(const PromptGuard& guard, TemplateHelper& helper,
+                                   const std::string& source, const ChatInput& input, Json context,
+                                   bool& type_error) {
   type_error = false;
   Status guarded = guard.guard(context);
   if (!guarded) return std::move(guarded).error().within("messages, tools or variables");
@@ -114,7 +115,8 @@ Result<std::string> render_guarded(const PromptGuard& guard, TemplateHelper& hel
 
 Result<Json> normalize_messages(const Json& messages) {
   WISP_TRY(check_depth(messages, "messages"));
-  if (!messages.is_array() || messages.empty()) return invalid("messages: not an array with at least one message");
+  if (!messages.is_array() || messages.empty())
+    return invalid("messages: not an array with at least one message");
   Json out = messages;
   for (std::size_t i = 0; i < out.size(); ++i) {
     Status normalized = normalize_message(out[i]);
@@ -124,7 +126,8 @@ Result<Json> normalize_messages(const Json& messages) {
 }
 
 Result<std::vector<std::uint32_t>> render_and_encode(const Tokenizer& tokenizer, TemplateHelper& helper,
-                                                     const std::string& chat_template, const ChatInput& input) {
+                                                     const std::string& chat_template,
+                                                     const ChatInput& input) {
   WISP_TRY(check_depth(input.tools, "tools"));
   WISP_TRY(check_depth(input.kwargs, "template variables"));
   WISP_ASSIGN(Json messages, normalize_messages(input.messages));
@@ -135,7 +138,8 @@ Result<std::vector<std::uint32_t>> render_and_encode(const Tokenizer& tokenizer,
   if (!rendered && type_error) {
     Json plain = without_null_and_objects(messages);
     if (plain != messages) {
-      rendered = render_guarded(guard, helper, chat_template, input, make_context(input, std::move(plain)), type_error);
+      rendered = render_guarded(guard, helper, chat_template, input, make_context(input, std::move(plain)),
+                                type_error);
     }
   }
   if (!rendered) return std::move(rendered).error();
@@ -150,7 +154,8 @@ Result<std::vector<std::uint32_t>> render_and_encode(const Tokenizer& tokenizer,
       ids.push_back(*segment.id);
       continue;
     }
-    const std::string ordinary = guard.mend(std::string_view(text).substr(segment.begin, segment.end - segment.begin));
+    const std::string ordinary =
+        guard.mend(std::string_view(text).substr(segment.begin, segment.end - segment.begin));
     WISP_ASSIGN(const auto part, tokenizer.encode(ordinary, false));
     ids.insert(ids.end(), part.begin(), part.end());
   }

@@ -10,8 +10,8 @@
 
 namespace wisp::text {
 
-/// What a chat template gets. The JSON keeps the order of keys (ordered_json), because templates print tools as they
-/// stand. Everything but `special_tokens` may come from a client and is guarded (see PromptGuard).
+/// What a chat template gets. The JSON keeps the order of keys (ordered_json), because templates print tools
+/// as they stand. Everything but `special_tokens` may come from a client and is guarded (see PromptGuard).
 struct ChatInput {
   using Json = nlohmann::ordered_json;
   Json messages = Json::array();         ///< [{role, content, ...}]; content a string, text parts, or null
@@ -21,15 +21,16 @@ struct ChatInput {
   bool add_generation_prompt = true;
 };
 
-/// `messages` as templates take them: text parts joined by line feeds; null or absent content becomes null beside
-/// tool calls and "" elsewhere; arguments of tool calls parsed when they are the text of an object.
+/// `messages` as templates take them: text parts joined by line feeds; null or absent content becomes null
+/// beside tool calls and "" elsewhere; arguments of tool calls parsed when they are the text of an object.
 /// kInvalid and kUnsupported name the message by its index.
 Result<ChatInput::Json> normalize_messages(const ChatInput::Json& messages);
 
-/// Renders `chat_template` and encodes it. Control tokens come from the template alone: one written in a message, a
-/// tool or a variable is encoded as ordinary text. Adds no BOS beyond the template's own. Errors: those of
-/// TemplateHelper::render and Tokenizer::encode, and kInvalid for messages of another shape.
+/// Renders `chat_template` and encodes it. Control tokens come from the template alone: one written in a
+/// message, a tool or a variable is encoded as ordinary text. Adds no BOS beyond the template's own. Errors:
+/// those of TemplateHelper::render and Tokenizer::encode, and kInvalid for messages of another shape.
 Result<std::vector<std::uint32_t>> render_and_encode(const Tokenizer& tokenizer, TemplateHelper& helper,
-                                                     const std::string& chat_template, const ChatInput& input);
+                                                     const std::string& chat_template,
+                                                     const ChatInput& input);
 
 }  // namespace wisp::text

@@ -41,7 +41,9 @@ struct FreeRegion {
 };
 using Regex = std::unique_ptr<regex_t, FreeRegex>;
 
-const OnigUChar* bytes_of(const char* p) { return reinterpret_cast<const OnigUChar*>(p); }
+const OnigUChar* bytes_of(const char* p) {
+  return reinterpret_cast<const OnigUChar*>(p);
+}
 
 Result<Regex> compile(std::string_view pattern) {
   if (pattern.size() > PreTokenizer::kMaxPatternBytes) {
@@ -54,14 +56,16 @@ Result<Regex> compile(std::string_view pattern) {
   });
   regex_t* raw = nullptr;
   OnigErrorInfo info{};
-  // Ruby's syntax is what the reference tokenizers compile these patterns with; it has no call-outs into code.
+  // Ruby's syntax is what the reference tokenizers compile these patterns with; it has no call-outs into
+  // code.
   const int rc = onig_new(&raw, bytes_of(pattern.data()), bytes_of(pattern.data() + pattern.size()),
                           ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, ONIG_SYNTAX_RUBY, &info);
   Regex regex(raw);
   if (rc != ONIG_NORMAL) {
     OnigUChar text[ONIG_MAX_ERROR_MESSAGE_LEN] = {};
     onig_error_code_to_str(text, rc, &info);
-    return invalid("pattern is not a valid regular expression: " + std::string(reinterpret_cast<char*>(text)));
+    return invalid("pattern is not a valid regular expression: " +
+                   std::string(reinterpret_cast<char*>(text)));
   }
   return regex;
 }

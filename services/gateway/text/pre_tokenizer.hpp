@@ -9,13 +9,14 @@
 
 namespace wisp::text {
 
-/// Cuts text into the pieces inside which BPE merges, as `pre_tokenizer` of a tokenizer.json prescribes it: any
-/// number of Split and Digits steps, then ByteLevel. Immutable after parse, so threads may share it.
+/// Cuts text into the pieces inside which BPE merges, as `pre_tokenizer` of a tokenizer.json prescribes it:
+/// any number of Split and Digits steps, then ByteLevel. Immutable after parse, so threads may share it.
 class PreTokenizer {
  public:
-  static constexpr std::size_t kMaxSteps = 32;             // nesting and length of a Sequence together
-  static constexpr std::size_t kMaxPatternBytes = 16384;   // compile time of a regex grows with it
-  static constexpr std::size_t kWindowBytes = 256 * 1024;  // one match looks at most so far; a longer piece is cut
+  static constexpr std::size_t kMaxSteps = 32;            // nesting and length of a Sequence together
+  static constexpr std::size_t kMaxPatternBytes = 16384;  // compile time of a regex grows with it
+  static constexpr std::size_t kWindowBytes =
+      256 * 1024;  // one match looks at most so far; a longer piece is cut
   static constexpr unsigned long kMaxRetries = 20'000'000;  // back-tracking steps of one match
   static constexpr unsigned kMaxStack = 4'000'000;          // entries of the matcher's stack, ~60 bytes each
   static constexpr double kMaxCpuSeconds = 10;              // of one split() in all: a hostile pattern's end

@@ -22,7 +22,8 @@ constexpr std::string_view kIndex = "\xEE\x80\x82";
 
 std::string random_number() {
   std::uint64_t value = 0;
-  while (::getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value)) WISP_CHECK(errno == EINTR);
+  while (::getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value))
+    WISP_CHECK(errno == EINTR);
   return std::to_string(value);
 }
 
@@ -44,7 +45,8 @@ std::string PromptGuard::broken(std::string_view text) const {
       ++pos;
       continue;
     }
-    // A mark after the first character breaks every token that begins here; one that begins later gets its own.
+    // A mark after the first character breaks every token that begins here; one that begins later gets its
+    // own.
     next_char(text, pos);
     out.append(text.substr(copied, begin - copied));
     const std::optional<Segment> single = tokenizer_.control_at(text.substr(0, pos), begin);

@@ -22,8 +22,8 @@ std::vector<std::size_t> borders_of(std::string_view text) {
 
 Result<StopMatcher> StopMatcher::create(std::vector<std::string> stops) {
   if (stops.size() > kMaxStops) {
-    return invalid("stop: " + std::to_string(stops.size()) + " strings, at most " + std::to_string(kMaxStops) +
-                   " are possible");
+    return invalid("stop: " + std::to_string(stops.size()) + " strings, at most " +
+                   std::to_string(kMaxStops) + " are possible");
   }
   StopMatcher matcher;
   for (std::size_t i = 0; i < stops.size(); ++i) {

@@ -28,7 +28,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxMessage = std::size_t{64} << 20;  // the helper refuses more
 
-std::string cause(int error) { return std::strerror(error); }
+std::string cause(int error) {
+  return std::strerror(error);
+}
 
 /// posix_spawn's two option objects, destroyed together.
 struct SpawnSetup {
@@ -78,9 +80,12 @@ std::size_t from_little_endian(std::string_view bytes) {
 
 }  // namespace
 
-TemplateHelper::~TemplateHelper() { stop(); }
+TemplateHelper::~TemplateHelper() {
+  stop();
+}
 
-/// Ends and reaps the helper; returns its wait status, or 0 when none ran or another part of this process reaped it.
+/// Ends and reaps the helper; returns its wait status, or 0 when none ran or another part of this process
+/// reaped it.
 int TemplateHelper::stop() {
   socket_.reset();
   if (pid_ < 0) return 0;
@@ -127,22 +132,24 @@ Status TemplateHelper::start() {
   }
   Fd ours(ends[0]);
   const Fd theirs(ends[1]);
-  if (::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0) return io_error("template helper: fcntl: " + cause(errno));
+  if (::fcntl(ours.get(), F_SETFL, O_NONBLOCK) != 0)
+    return io_error("template helper: fcntl: " + cause(errno));
 
   std::string python = options_.python.empty() ? std::string(WISP_PYTHON) : options_.python;
   std::string isolated = "-I";  // no PYTHON* variables, no user site; the distribution's packages stay
   std::string parent = std::to_string(::getpid());
   std::string memory = std::to_string(options_.limits.memory_mib);
   std::string cpu = std::to_string(options_.limits.cpu_seconds);
-  std::array<char*, 7> argv{python.data(), isolated.data(), script.data(), parent.data(), memory.data(), cpu.data(),
-                            nullptr};
+  std::array<char*, 7> argv{python.data(), isolated.data(), script.data(), parent.data(),
+                            memory.data(), cpu.data(),      nullptr};
   std::string locale = "LC_ALL=C.UTF-8";
   std::array<char*, 2> environment{locale.data(), nullptr};
 
   SpawnSetup setup;
   setup.prepare(theirs.get());
   pid_t pid = -1;
-  const int rc = ::posix_spawn(&pid, python.c_str(), &setup.files, &setup.attributes, argv.data(), environment.data());
+  const int rc =
+      ::posix_spawn(&pid, python.c_str(), &setup.files, &setup.attributes, argv.data(), environment.data());
   if (rc != 0) {
     return io_error("template helper: cannot run " + python + ": " + cause(rc) +
                     "; configure with -DWISP_PYTHON=PATH to use another python3");
@@ -152,11 +159,12 @@ Status TemplateHelper::start() {
   return {};
 }
 
-/// Waits until the socket is ready. After a pause of this process (a debugger) a ready socket still counts, because
-/// the deadline matters only when poll has found nothing.
+/// Waits until the socket is ready. After a pause of this process (a debugger) a ready socket still counts,
+/// because the deadline matters only when poll has found nothing.
 bool TemplateHelper::wait_for(short events, Deadline deadline, Outcome& failure) const {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd entry{socket_.get(), events, 0};
     const int ready = ::poll(&entry, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
     if (ready > 0) return true;
@@ -198,7 +206,8 @@ bool TemplateHelper::receive(std::size_t size, std::string& bytes, Deadline dead
 }
 
 TemplateHelper::Outcome TemplateHelper::exchange(std::string_view request, std::string& reply) {
-  const Deadline deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(options_.limits.wall_ms);
+  const Deadline deadline =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(options_.limits.wall_ms);
   Outcome failure = Outcome::kDied;
   std::string head;
   if (!send_all(little_endian(request.size()), deadline, failure)) return failure;
@@ -234,8 +243,8 @@ Result<std::string> TemplateHelper::render(const std::string& source, const Json
                        " s of processor time");
     }
     if (attempt > 0) {
-      return unavailable("template helper: died twice under one request (wait status " + std::to_string(status) +
-                         "); its messages are on standard error");
+      return unavailable("template helper: died twice under one request (wait status " +
+                         std::to_string(status) + "); its messages are on standard error");
     }
   }
   const Json answer = Json::parse(reply, nullptr, false);

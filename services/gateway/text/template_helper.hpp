@@ -18,9 +18,9 @@ struct TemplateLimits {
   int memory_mib = 256;  ///< address space of the helper, interpreter included
 };
 
-/// A Python process that renders chat templates. Started on first use; when it has died it is started again, and
-/// a request it died under is sent once more. Owned by one thread: calls must not overlap, and the helper ends
-/// with the *thread* that spawned it, so call from a thread that lives as long as the process.
+/// A Python process that renders chat templates. Started on first use; when it has died it is started again,
+/// and a request it died under is sent once more. Owned by one thread: calls must not overlap, and the helper
+/// ends with the *thread* that spawned it, so call from a thread that lives as long as the process.
 class TemplateHelper {
  public:
   struct Options {
@@ -40,7 +40,8 @@ class TemplateHelper {
 
   /// Renders `source` with the variables of `context` (an object). kInvalid is the template's own error,
   /// kExhausted one of the limits, kUnavailable a helper that died twice under the request.
-  /// `type_error`, when given, tells whether a kInvalid came from a value of another type than the template expects.
+  /// `type_error`, when given, tells whether a kInvalid came from a value of another type than the template
+  /// expects.
   Result<std::string> render(const std::string& source, const nlohmann::ordered_json& context,
                              bool* type_error = nullptr);
 

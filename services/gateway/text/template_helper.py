@@ -1,9 +1,10 @@
 """Renders chat templates for the gateway, away from its memory and its life.
 
-Usage: template_helper.py PARENT_PID MEMORY_MIB CPU_SECONDS, with a stream socket as descriptor 0. Each message is a
-little-endian u32 length and that many bytes of JSON. A request is {"template": text, "context": {...}}; the answer is
-{"text": rendered} or {"error": text, "kind": "template" | "type" | "memory"}. The helper ends at end of file, with its
-parent, or when a request takes more than CPU_SECONDS of processor time. A template is code from a stranger: it runs in
+Usage: template_helper.py PARENT_PID MEMORY_MIB CPU_SECONDS, with a stream socket as descriptor 0. Each
+message is a little-endian u32 length and that many bytes of JSON. A request is
+{"template": text, "context": {...}}; the answer is {"text": rendered} or
+{"error": text, "kind": "template" | "type" | "memory"}. The helper ends at end of file, with its parent, or
+when a request takes more than CPU_SECONDS of processor time. A template is code from a stranger: it runs in
 Jinja's immutable sandbox, under limits on memory, time and files.
 """
 

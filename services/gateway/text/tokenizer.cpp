@@ -42,7 +42,8 @@ class Encoder {
       }
       const std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
       WISP_TRY(model_.pre_tokenizer.split(part, ranges_));
-      for (const PreTokenizer::Range& range : ranges_) piece(part.substr(range.begin, range.end - range.begin));
+      for (const PreTokenizer::Range& range : ranges_)
+        piece(part.substr(range.begin, range.end - range.begin));
     }
     return {};
   }
@@ -79,8 +80,8 @@ Result<Tokenizer> Tokenizer::load(std::string_view json) {
 
 Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool parse_special) const {
   if (text.size() > kMaxTextBytes) {
-    return invalid("text of " + std::to_string(text.size()) + " bytes, at most " + std::to_string(kMaxTextBytes) +
-                   " can be encoded at once");
+    return invalid("text of " + std::to_string(text.size()) + " bytes, at most " +
+                   std::to_string(kMaxTextBytes) + " can be encoded at once");
   }
   const std::size_t broken = find_invalid_utf8(text);
   if (broken != std::string_view::npos) return invalid("text is not UTF-8 at byte " + std::to_string(broken));
@@ -93,7 +94,9 @@ Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool
   }
 }
 
-std::vector<Segment> Tokenizer::split_control(std::string_view text) const { return model_->control.split(text, true); }
+std::vector<Segment> Tokenizer::split_control(std::string_view text) const {
+  return model_->control.split(text, true);
+}
 
 std::optional<Segment> Tokenizer::control_at(std::string_view text, std::size_t begin) const {
   return model_->control.at(text, begin);
@@ -105,7 +108,9 @@ std::string_view Tokenizer::piece_bytes(std::uint32_t id, bool with_special) con
   return piece.special && !with_special ? std::string_view() : model_->piece(id);
 }
 
-bool Tokenizer::is_special(std::uint32_t id) const { return id < model_->pieces.size() && model_->pieces[id].special; }
+bool Tokenizer::is_special(std::uint32_t id) const {
+  return id < model_->pieces.size() && model_->pieces[id].special;
+}
 
 std::string Tokenizer::decode(const std::vector<std::uint32_t>& ids, bool skip_special) const {
   Utf8Stream stream;
@@ -114,7 +119,9 @@ std::string Tokenizer::decode(const std::vector<std::uint32_t>& ids, bool skip_s
   return out + stream.flush();
 }
 
-std::uint32_t Tokenizer::vocab_size() const { return static_cast<std::uint32_t>(model_->pieces.size()); }
+std::uint32_t Tokenizer::vocab_size() const {
+  return static_cast<std::uint32_t>(model_->pieces.size());
+}
 
 std::optional<std::uint32_t> Tokenizer::id_of(std::string_view added) const {
   const auto it = model_->added_ids.find(added);
@@ -122,6 +129,8 @@ std::optional<std::uint32_t> Tokenizer::id_of(std::string_view added) const {
   return it->second;
 }
 
-const std::vector<AddedToken>& Tokenizer::added_tokens() const { return model_->added; }
+const std::vector<AddedToken>& Tokenizer::added_tokens() const {
+  return model_->added;
+}
 
 }  // namespace wisp::text

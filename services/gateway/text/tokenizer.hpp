@@ -34,8 +34,8 @@ class Tokenizer {
 
   /// The ids of `text` (UTF-8; kInvalid with the byte offset otherwise). `parse_special` true turns special
   /// strings in the text into their ids; false encodes them as ordinary text, so that no control id can come
-  /// out (as split_special_tokens=True does it; tokens spelt `<|...|>` that the file does not call special are
-  /// control tokens too). Other added tokens become their ids either way. Adds no BOS.
+  /// out (as split_special_tokens=True does it; tokens spelt `<|...|>` that the file does not call special
+  /// are control tokens too). Other added tokens become their ids either way. Adds no BOS.
   Result<std::vector<std::uint32_t>> encode(std::string_view text, bool parse_special) const;
 
   /// Cuts text at the control tokens written in it, without looking at normalised forms.
@@ -44,8 +44,8 @@ class Tokenizer {
   /// The control token that stands at `begin`, if one does; `text` may be anything.
   std::optional<Segment> control_at(std::string_view text, std::size_t begin) const;
 
-  /// The raw bytes of a token, which may be a part of a character; a view into this tokenizer's data. Empty for
-  /// ids that name nothing, and for special tokens unless `with_special`.
+  /// The raw bytes of a token, which may be a part of a character; a view into this tokenizer's data. Empty
+  /// for ids that name nothing, and for special tokens unless `with_special`.
   std::string_view piece_bytes(std::uint32_t id, bool with_special = false) const;
 
   /// The file's `special` flag; false for ids that name nothing.

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Which byte each character of GPT-2's printable alphabet stands for; -1 for none. Bytes that print stand for
-/// themselves, the others for U+0100 and up, in order.
+/// Which byte each character of GPT-2's printable alphabet stands for; -1 for none. Bytes that print stand
+/// for themselves, the others for U+0100 and up, in order.
 class ByteAlphabet {
  public:
   ByteAlphabet() {
@@ -84,7 +84,8 @@ Status read_normalizer(const Json& config, std::size_t depth, bool& composes) {
   }
   const Json* parts = name == "Sequence" ? member(config, "normalizers") : nullptr;
   if (parts == nullptr || !parts->is_array() || depth > 8) {
-    return unsupported("normalizer: type " + shown(name) + "; this build knows NFC, null and Sequences of them");
+    return unsupported("normalizer: type " + shown(name) +
+                       "; this build knows NFC, null and Sequences of them");
   }
   for (const Json& part : *parts) WISP_TRY(read_normalizer(part, depth + 1, composes));
   return {};
@@ -102,12 +103,14 @@ Status check_decoder(const Json& root) {
 /// Options of the BPE model that would change its ids and are not implemented.
 Status check_model_options(const Json& model) {
   const Json* type = member(model, "type");
-  if (type != nullptr && *type != "BPE") return unsupported("model: type " + type->dump() + "; only BPE is supported");
+  if (type != nullptr && *type != "BPE")
+    return unsupported("model: type " + type->dump() + "; only BPE is supported");
   const Json* dropout = member(model, "dropout");
   if (dropout != nullptr && *dropout != 0.0) return unsupported("model: dropout is not null");
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json* value = member(model, affix);
-    if (value != nullptr && *value != "") return unsupported(std::string("model: ") + affix + " is not empty");
+    if (value != nullptr && *value != "")
+      return unsupported(std::string("model: ") + affix + " is not empty");
   }
   WISP_ASSIGN(const bool fallback, flag(model, "byte_fallback"));
   if (fallback) return unsupported("model: byte_fallback; only byte-level BPE is supported");
@@ -132,22 +135,27 @@ Status place(TokenizerModel& model, std::uint32_t id, std::string_view bytes, st
   if (model.pieces.size() <= id) model.pieces.resize(id + 1);
   TokenizerModel::Piece& piece = model.pieces[id];
   if (piece.used) {
-    return invalid("id " + std::to_string(id) + " belongs to " + shown(name) + " and to another token, whose bytes are " +
-                   shown(find_invalid_utf8(model.piece(id)) == std::string_view::npos ? model.piece(id) : "not UTF-8"));
+    return invalid(
+        "id " + std::to_string(id) + " belongs to " + shown(name) +
+        " and to another token, whose bytes are " +
+        shown(find_invalid_utf8(model.piece(id)) == std::string_view::npos ? model.piece(id) : "not UTF-8"));
   }
-  piece = {static_cast<std::uint32_t>(model.bytes.size()), static_cast<std::uint32_t>(bytes.size()), true, false, false};
+  piece = {static_cast<std::uint32_t>(model.bytes.size()), static_cast<std::uint32_t>(bytes.size()), true,
+           false, false};
   WISP_CHECK(model.bytes.size() + bytes.size() <= model.bytes.capacity());
   model.bytes.append(bytes);
   return {};
 }
 
 Status read_vocab(const Json& vocab, const ByteAlphabet& alphabet, TokenizerModel& model) {
-  if (vocab.size() > Tokenizer::kMaxVocab) return invalid("more than " + std::to_string(Tokenizer::kMaxVocab) + " tokens");
+  if (vocab.size() > Tokenizer::kMaxVocab)
+    return invalid("more than " + std::to_string(Tokenizer::kMaxVocab) + " tokens");
   std::vector<std::uint32_t> mergeable;
   mergeable.reserve(vocab.size());
   for (const auto& [key, value] : vocab.items()) {
     if (key.size() > Tokenizer::kMaxTokenBytes) {
-      return invalid("token " + shown(key) + " longer than " + std::to_string(Tokenizer::kMaxTokenBytes) + " bytes");
+      return invalid("token " + shown(key) + " longer than " + std::to_string(Tokenizer::kMaxTokenBytes) +
+                     " bytes");
     }
     WISP_ASSIGN(const std::uint32_t id, token_id(value, key));
     const std::optional<std::string> bytes = alphabet.decode(key);
@@ -162,7 +170,8 @@ Status read_vocab(const Json& vocab, const ByteAlphabet& alphabet, TokenizerMode
   for (unsigned byte = 0; byte < 256; ++byte) {
     const bool in_utf8 = byte < 0xC0 || (byte > 0xC1 && byte < 0xF5);
     if (in_utf8 && model.bpe.byte_id(static_cast<std::uint8_t>(byte)) == Bpe::kNone) {
-      return invalid("no token for byte " + std::to_string(byte) + "; a byte-level vocabulary has one for each");
+      return invalid("no token for byte " + std::to_string(byte) +
+                     "; a byte-level vocabulary has one for each");
     }
   }
   return {};
@@ -185,7 +194,8 @@ Result<std::pair<std::string, std::string>> read_merge(const Json& merge) {
 
 /// After the added tokens: no merge and no whole piece may lead to a control token, whatever the file says.
 Status read_merges(const Json& merges, const ByteAlphabet& alphabet, TokenizerModel& model) {
-  if (merges.size() > Tokenizer::kMaxMerges) return invalid("more than " + std::to_string(Tokenizer::kMaxMerges));
+  if (merges.size() > Tokenizer::kMaxMerges)
+    return invalid("more than " + std::to_string(Tokenizer::kMaxMerges));
   model.bpe.reserve(merges.size());
   const auto id_of = [&](const std::string& piece) -> Result<std::uint32_t> {
     const std::optional<std::string> bytes = alphabet.decode(piece);
@@ -213,12 +223,13 @@ Status read_merges(const Json& merges, const ByteAlphabet& alphabet, TokenizerMo
   return {};
 }
 
-/// True for `<|name|>` and its full-width form. Some files forget to call their role marks special; such a mark
-/// in user text must not become an id all the same.
+/// True for `<|name|>` and its full-width form. Some files forget to call their role marks special; such a
+/// mark in user text must not become an id all the same.
 bool spelt_as_control(std::string_view content) {
   constexpr std::string_view kBar = "\xEF\xBD\x9C";
   const auto framed = [content](std::string_view open, std::string_view close) {
-    return content.size() > open.size() + close.size() && content.starts_with(open) && content.ends_with(close);
+    return content.size() > open.size() + close.size() && content.starts_with(open) &&
+           content.ends_with(close);
   };
   return framed("<|", "|>") || framed("<" + std::string(kBar), std::string(kBar) + ">");
 }

@@ -32,9 +32,9 @@ struct TokenizerModel {
   std::unordered_map<std::string_view, std::uint32_t> by_bytes;  // the pieces that BPE may produce
   std::vector<AddedToken> added;
   std::unordered_map<std::string_view, std::uint32_t> added_ids;  // views into `added`
-  AddedTokenMatcher raw;         // added tokens searched before normalising
-  AddedTokenMatcher normalized;  // and after it
-  AddedTokenMatcher control;     // control tokens only, by their text as written
+  AddedTokenMatcher raw;                                          // added tokens searched before normalising
+  AddedTokenMatcher normalized;                                   // and after it
+  AddedTokenMatcher control;  // control tokens only, by their text as written
   PreTokenizer pre_tokenizer;
   Bpe bpe;
   bool nfc = false;

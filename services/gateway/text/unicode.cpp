@@ -10,7 +10,9 @@
 namespace wisp::text {
 namespace {
 
-std::uint8_t byte_at(std::string_view text, std::size_t pos) { return static_cast<std::uint8_t>(text[pos]); }
+std::uint8_t byte_at(std::string_view text, std::size_t pos) {
+  return static_cast<std::uint8_t>(text[pos]);
+}
 
 std::uint32_t combining_class(utf8proc_int32_t c) {
   return static_cast<std::uint32_t>(utf8proc_get_property(c)->combining_class);
@@ -26,14 +28,16 @@ void order_marks(std::vector<utf8proc_int32_t>& chars) {
     }
     std::size_t end = i + 1;
     while (end < chars.size() && combining_class(chars[end]) != 0) ++end;
-    std::stable_sort(chars.begin() + static_cast<std::ptrdiff_t>(i), chars.begin() + static_cast<std::ptrdiff_t>(end),
-                     [](utf8proc_int32_t a, utf8proc_int32_t b) { return combining_class(a) < combining_class(b); });
+    std::stable_sort(
+        chars.begin() + static_cast<std::ptrdiff_t>(i), chars.begin() + static_cast<std::ptrdiff_t>(end),
+        [](utf8proc_int32_t a, utf8proc_int32_t b) { return combining_class(a) < combining_class(b); });
     i = end;
   }
 }
 
-/// Characters that combine since a Unicode version later than 9, the one whose tables the reference normaliser
-/// has: it treats them as ordinary characters, and ids must equal its ids. First and last of each range, ascending.
+/// Characters that combine since a Unicode version later than 9, the one whose tables the reference
+/// normaliser has: it treats them as ordinary characters, and ids must equal its ids. First and last of each
+/// range, ascending.
 constexpr std::pair<char32_t, char32_t> kInert[] = {
     {0x07FD, 0x07FD},   {0x0898, 0x089F},   {0x08CA, 0x08D3},   {0x09FE, 0x09FE},   {0x0C3C, 0x0C3C},
     {0x0D3B, 0x0D3C},   {0x0EBA, 0x0EBA},   {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
@@ -56,7 +60,8 @@ Status compose(std::vector<utf8proc_int32_t>& chars, utf8proc_option_t options, 
   const utf8proc_ssize_t length =
       utf8proc_normalize_utf32(chars.data(), static_cast<utf8proc_ssize_t>(chars.size()), options);
   if (length < 0) return exhausted(std::string("normalising text: ") + utf8proc_errmsg(length));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(length); ++i) append_utf8(out, static_cast<char32_t>(chars[i]));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(length); ++i)
+    append_utf8(out, static_cast<char32_t>(chars[i]));
   chars.clear();
   return {};
 }
@@ -119,7 +124,9 @@ char32_t previous_char(std::string_view text, std::size_t& end) {
 }
 
 void append_utf8(std::string& out, char32_t c) {
-  const auto put = [&out](char32_t byte) { out.push_back(static_cast<char>(static_cast<std::uint8_t>(byte))); };
+  const auto put = [&out](char32_t byte) {
+    out.push_back(static_cast<char>(static_cast<std::uint8_t>(byte)));
+  };
   if (c < 0x80) {
     put(c);
   } else if (c < 0x800) {
@@ -138,13 +145,15 @@ void append_utf8(std::string& out, char32_t c) {
 }
 
 bool is_space(char32_t c) {
-  return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
 }
 
 bool is_numeric(char32_t c) {
   const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_NO;
+  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
+         category == UTF8PROC_CATEGORY_NO;
 }
 
 bool is_word(char32_t c) {

@@ -46,8 +46,9 @@ bool is_numeric(char32_t c);
 /// What `\w` means in a Unicode regex: letters, marks, digits, connectors and joiners.
 bool is_word(char32_t c);
 
-/// Canonical composition of well-formed text by the tables of Unicode 9, as the reference tokenizers have it. n log n in the worst case, also for a long run of combining
-/// marks. kExhausted when memory does not suffice.
+/// Canonical composition of well-formed text by the tables of Unicode 9, as the reference tokenizers have it.
+/// n log n in the worst case, also for a long run of combining marks. kExhausted when memory does not
+/// suffice.
 Result<std::string> nfc(std::string_view text);
 
 }  // namespace wisp::text

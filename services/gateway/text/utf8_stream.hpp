@@ -6,14 +6,15 @@ namespace wisp::text {
 
 /// Turns the bytes of successive tokens into text: hands out complete characters only and keeps a character
 /// that a token cuts until its rest arrives. Bytes that belong to no character become U+FFFD, one for each
-/// maximal ill-formed part: the text of Python's decoder with errors="replace". A pure function of the pieces,
-/// so that a replay gives the same pieces of text.
+/// maximal ill-formed part: the text of Python's decoder with errors="replace". A pure function of the
+/// pieces, so that a replay gives the same pieces of text.
 class Utf8Stream {
  public:
   /// The text that `bytes` completes; may be empty.
   std::string push(std::string_view bytes);
 
-  /// What an incomplete character at the end of the stream becomes: "" or one U+FFFD. Leaves the stream empty.
+  /// What an incomplete character at the end of the stream becomes: "" or one U+FFFD. Leaves the stream
+  /// empty.
   std::string flush();
 
  private:

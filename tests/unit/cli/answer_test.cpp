@@ -21,7 +21,8 @@ TEST(Question, BodyHasWhatWasAskedAndNoMore) {
   EXPECT_EQ(body["stream"], true);
   EXPECT_EQ(body["stream_options"]["include_usage"], true);
   EXPECT_EQ(body["return_token_ids"], true);
-  for (const char* absent : {"temperature", "seed", "max_tokens", "top_k", "ignore_eos", "write_logits", "prompt"})
+  for (const char* absent :
+       {"temperature", "seed", "max_tokens", "top_k", "ignore_eos", "write_logits", "prompt"})
     EXPECT_FALSE(body.contains(absent)) << absent;
   ASSERT_EQ(chat.headers.size(), 1u);
   EXPECT_EQ(chat.headers[0].first, "X-Wisp-Default-Max");
@@ -52,14 +53,18 @@ std::string chunk(const std::string& text, int id) {
 
 TEST(AnswerReader, PutsAnAnswerTogether) {
   AnswerReader reader(10.0);
-  EXPECT_EQ(*reader.take(R"({"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]})", 10.1), "");
+  EXPECT_EQ(
+      *reader.take(R"({"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]})", 10.1),
+      "");
   EXPECT_EQ(*reader.take(chunk("app", 5), 10.5), "app");
   EXPECT_EQ(*reader.take(chunk("", 6), 11.0), "");
   EXPECT_EQ(*reader.take(chunk("le", 7), 11.5), "le");
   EXPECT_EQ(*reader.take(R"({"choices":[{"delta":{},"finish_reason":"stop"}]})", 11.6), "");
-  EXPECT_EQ(*reader.take(R"({"choices":[],"usage":{"prompt_tokens":13,"completion_tokens":3,"seed":18446744073709551615}})",
-                         11.7),
-            "");
+  EXPECT_EQ(
+      *reader.take(
+          R"({"choices":[],"usage":{"prompt_tokens":13,"completion_tokens":3,"seed":18446744073709551615}})",
+          11.7),
+      "");
   StreamEnd end;
   end.request = "99";
   const Answer a = reader.finish(end);
@@ -96,10 +101,12 @@ TEST(AnswerReader, ErrorsInMidStreamAndNonsense) {
 
 TEST(Ask, AnErrorInMidStreamIsNotTakenUpAgain) {
   const std::string head = "HTTP/1.1 200 OK\r\nX-Wisp-Request: 1\r\n\r\n";
-  ScriptedServer server({head + "id: 1/1\ndata: " + chunk("a", 1) + "\n\nid: 1/2\ndata: {\"error\":{\"message\":\"bad\"}}\n\n",
-                         head + "data: [DONE]\n\n"});
+  ScriptedServer server(
+      {head + "id: 1/1\ndata: " + chunk("a", 1) + "\n\nid: 1/2\ndata: {\"error\":{\"message\":\"bad\"}}\n\n",
+       head + "data: [DONE]\n\n"});
   std::string text;
-  const auto answer = ask({}, server.path(), {}, [&](const std::string& t) { text += t; }, nullptr);
+  const auto answer = ask(
+      {}, server.path(), {}, [&](const std::string& t) { text += t; }, nullptr);
   ASSERT_FALSE(answer.ok());
   EXPECT_EQ(answer.error().text, "bad");
   EXPECT_EQ(text, "a");
@@ -129,10 +136,22 @@ TEST(JsonLine, HasExactlyTheseKeys) {
   const std::string line = json_line(a, figures());
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const Json j = Json::parse(line);
-  const std::vector<std::string> wanted{"text",           "token_ids",         "prompt_tokens",     "completion_tokens",
-                                        "finish_reason",  "seed",              "ttft_s",            "decode_tok_s",
-                                        "hit_rate",       "slots",             "experts",           "expert_bytes_read",
-                                        "device_bytes_read", "ram_budget_bytes", "ram_peak_bytes", "profile"};
+  const std::vector<std::string> wanted{"text",
+                                        "token_ids",
+                                        "prompt_tokens",
+                                        "completion_tokens",
+                                        "finish_reason",
+                                        "seed",
+                                        "ttft_s",
+                                        "decode_tok_s",
+                                        "hit_rate",
+                                        "slots",
+                                        "experts",
+                                        "expert_bytes_read",
+                                        "device_bytes_read",
+                                        "ram_budget_bytes",
+                                        "ram_peak_bytes",
+                                        "profile"};
   std::vector<std::string> keys;
   for (const auto& [key, value] : j.items()) keys.push_back(key);
   EXPECT_EQ(keys, wanted);
@@ -149,8 +168,8 @@ TEST(Table, SaysWhatANewcomerAsks) {
   a.completion_tokens = 29;
   a.seed = 7;
   const std::string text = table(a, figures());
-  for (const char* part : {"0.50 s", "13 prompt tokens", "23.1 tokens per second", "75.0 %", "room for 97 of 256", "8 MiB",
-                           "60 MiB", "of 64 MiB allowed", "--seed 7"})
+  for (const char* part : {"0.50 s", "13 prompt tokens", "23.1 tokens per second", "75.0 %",
+                           "room for 97 of 256", "8 MiB", "60 MiB", "of 64 MiB allowed", "--seed 7"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 

@@ -50,9 +50,11 @@ TEST(HttpClient, PlainStream) {
 }
 
 TEST(HttpClient, ResumesAfterHalfAnEvent) {
-  // The gateway dies in the middle of event 2; its successor replays from there, one event too early for good measure.
-  ScriptedServer server({kHead + event(0, "a") + event(1, "b") + "id: 99/2\ndata: c", kHead + event(1, "b") + event(2, "c"),
-                         "", kHead + event(3, "d") + "data: [DONE]\n\n"});
+  // The gateway dies in the middle of event 2; its successor replays from there, one event too early for good
+  // measure.
+  ScriptedServer server({kHead + event(0, "a") + event(1, "b") + "id: 99/2\ndata: c",
+                         kHead + event(1, "b") + event(2, "c"), "",
+                         kHead + event(3, "d") + "data: [DONE]\n\n"});
   const Outcome o = fetch(server);
   ASSERT_TRUE(o.end.ok()) << o.end.error().text;
   EXPECT_EQ(o.events, (Strings{"a", "b", "c", "d"}));
@@ -95,7 +97,8 @@ TEST(HttpClient, ComesBackWhenToldTo) {
 
 TEST(HttpClient, PassesRefusalsOn) {
   const std::string body = R"({"error":{"message":"the prompt is empty","type":"invalid_request_error"}})";
-  ScriptedServer server({"HTTP/1.1 400 Bad Request\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body});
+  ScriptedServer server(
+      {"HTTP/1.1 400 Bad Request\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body});
   const Outcome o = fetch(server);
   ASSERT_FALSE(o.end.ok());
   EXPECT_EQ(o.end.error().code, ErrorCode::kInvalid);

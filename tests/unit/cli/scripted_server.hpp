@@ -18,8 +18,8 @@
 
 namespace wisp::cli {
 
-/// A gateway that says what the test wrote down: one reply per connection, then it closes. `stall` leaves the last
-/// connection open instead.
+/// A gateway that says what the test wrote down: one reply per connection, then it closes. `stall` leaves the
+/// last connection open instead.
 class ScriptedServer {
  public:
   explicit ScriptedServer(std::vector<std::string> replies, bool stall = false)
@@ -77,7 +77,8 @@ class ScriptedServer {
         const std::string piece = replies_[i].substr(at, 7);
         if (::send(client.get(), piece.data(), piece.size(), MSG_NOSIGNAL) < 0) break;
       }
-      while (stall_ && i + 1 == replies_.size() && !stop_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      while (stall_ && i + 1 == replies_.size() && !stop_)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
 

@@ -18,7 +18,8 @@ TEST(ReadyLine, ParsesAndRefuses) {
   EXPECT_EQ(ready->run_dir, "/tmp/r");
   EXPECT_EQ(ready->port, 8080u);
   EXPECT_EQ(ready->unix_socket, "/tmp/r/http.sock");
-  for (const char* none : {"", "ready", "{}", "[1]", R"({"run_dir":"/tmp/r"})"}) EXPECT_FALSE(parse_ready_line(none).ok());
+  for (const char* none : {"", "ready", "{}", "[1]", R"({"run_dir":"/tmp/r"})"})
+    EXPECT_FALSE(parse_ready_line(none).ok());
 }
 
 /// Sessions with a shell script in the launcher's place.
@@ -37,7 +38,8 @@ class SessionTest : public testing::Test {
     return path.string();
   }
   Result<std::unique_ptr<Session>> start(const std::string& body) {
-    return Session::start({}, interrupts_, [this](const std::string& line) { notices_.push_back(line); }, launcher(body));
+    return Session::start(
+        {}, interrupts_, [this](const std::string& line) { notices_.push_back(line); }, launcher(body));
   }
 
   fs::path folder_;
@@ -48,8 +50,11 @@ class SessionTest : public testing::Test {
 const std::string kReady = R"(echo '{"run_dir":"/r","port":0,"unix_socket":"/r/s"}' >&4; )";
 
 TEST_F(SessionTest, StartsRelaysAndEnds) {
-  auto session = start(kReady + "echo '{\"event\":\"stage_died\",\"stage\":\"compute\",\"signal\":9,\"status\":0,\"restarting\":true}' >&4; read _ <&5; echo end > " +
-                       (folder_ / "ended").string() + "\n");
+  auto session = start(
+      kReady +
+      "echo '{\"event\":\"stage_died\",\"stage\":\"compute\",\"signal\":9,\"status\":0,\"restarting\":true}' "
+      ">&4; read _ <&5; echo end > " +
+      (folder_ / "ended").string() + "\n");
   ASSERT_TRUE(session.ok()) << session.error().text;
   EXPECT_EQ((*session)->ready().run_dir, "/r");
   const Watch events = (*session)->events();
@@ -66,7 +71,8 @@ TEST_F(SessionTest, StartsRelaysAndEnds) {
 }
 
 TEST_F(SessionTest, PassesThePlan) {
-  auto session = start("head -c 8 <&3 | wc -c > " + (folder_ / "size").string() + "; " + kReady + "read _ <&5\n");
+  auto session =
+      start("head -c 8 <&3 | wc -c > " + (folder_ / "size").string() + "; " + kReady + "read _ <&5\n");
   ASSERT_TRUE(session.ok()) << session.error().text;
   std::ifstream in(folder_ / "size");
   int size = 0;

@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include "services/cli/sse.hpp"
+
+#include <gtest/gtest.h>
 
 namespace wisp::cli {
 namespace {
@@ -15,7 +15,8 @@ struct Seen {
 };
 
 const std::string kStream =
-    ": prompt 3/8\r\n\r\nid: 4294967297/0\ndata: {\"a\":1}\n\n:wisp held\nid: 4294967297/1\ndata: two\ndata: lines\n\n"
+    ": prompt 3/8\r\n\r\nid: 4294967297/0\ndata: {\"a\":1}\n\n:wisp held\nid: 4294967297/1\ndata: two\ndata: "
+    "lines\n\n"
     "data:[DONE]\n\nid: 4294967297/2\ndata: half";
 
 TEST(SseReader, AnyCutGivesTheSameEvents) {
@@ -45,13 +46,15 @@ TEST(SseReader, ResetDropsHalfAnEvent) {
 std::string body_of(const std::string& response, std::size_t cut, ResponseReader& reader) {
   std::string body;
   for (std::size_t at = 0; at < response.size(); at += cut)
-    EXPECT_TRUE(reader.feed(std::string_view(response).substr(at, cut), [&](std::string_view b) { body += b; }).ok());
+    EXPECT_TRUE(
+        reader.feed(std::string_view(response).substr(at, cut), [&](std::string_view b) { body += b; }).ok());
   return body;
 }
 
 TEST(ResponseReader, ChunkedAtAnyCut) {
   const std::string response =
-      "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\nX-Wisp-Request:  77 \r\n\r\n5\r\nhello\r\n1a;ext=1\r\n"
+      "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\nX-Wisp-Request:  77 "
+      "\r\n\r\n5\r\nhello\r\n1a;ext=1\r\n"
       "abcdefghijklmnopqrstuvwxyz\r\n0\r\nTrailer: x\r\n\r\n";
   for (std::size_t cut = 1; cut <= response.size(); ++cut) {
     ResponseReader reader;
@@ -71,7 +74,8 @@ TEST(ResponseReader, LengthAndClose) {
   EXPECT_EQ(body_of("HTTP/1.0 200 OK\r\n\r\ndata: 1\n\n", 5, close), "data: 1\n\n");
   EXPECT_FALSE(close.complete());
   ResponseReader go_on;
-  EXPECT_EQ(body_of("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", 7, go_on), "x");
+  EXPECT_EQ(body_of("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx", 7, go_on),
+            "x");
 }
 
 TEST(ResponseReader, RefusesWhatIsNoHttp) {

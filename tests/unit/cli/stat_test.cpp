@@ -29,9 +29,17 @@ TEST(Stat, QuantilesOfAHistogram) {
 TEST(Stat, TextOfAHeldAndADeadStage) {
   using Json = nlohmann::ordered_json;
   const auto stage = [](const char* name, bool alive, unsigned traced, const char* waits) {
-    return Json{{"stage", name},     {"alive", alive},         {"pid", 42},      {"epoch", 2},
-                {"state", "ready"},  {"stopped", traced != 0}, {"traced_by", traced}, {"restarts", 1},
-                {"waits_for", waits}, {"waits_s", 12.0},       {"counters", {{"loops", 3}}}};
+    return Json{{"stage", name},
+                {"alive", alive},
+                {"pid", 42},
+                {"epoch", 2},
+                {"state", "ready"},
+                {"stopped", traced != 0},
+                {"traced_by", traced},
+                {"restarts", 1},
+                {"waits_for", waits},
+                {"waits_s", 12.0},
+                {"counters", {{"loops", 3}}}};
   };
   const Json j{{"run_dir", "/r"},
                {"model", "pocket"},
@@ -39,17 +47,23 @@ TEST(Stat, TextOfAHeldAndADeadStage) {
                {"port", 0},
                {"engine_clock_paused", true},
                {"given_up", ""},
-               {"stages", Json::array({stage("compute", true, 4039, "expert 1 of layer 2"), stage("loader", false, 0, "")})},
+               {"stages", Json::array({stage("compute", true, 4039, "expert 1 of layer 2"),
+                                       stage("loader", false, 0, "")})},
                {"slots",
-                {{"total", 8}, {"ready", 5}, {"filling", 1}, {"evicting", 0}, {"draining", 2}, {"free", 0},
+                {{"total", 8},
+                 {"ready", 5},
+                 {"filling", 1},
+                 {"evicting", 0},
+                 {"draining", 2},
+                 {"free", 0},
                  {"dense_ready", true}}},
                {"experts", 256},
                {"memory", {{"now_bytes", 1048576}, {"peak_bytes", 2097152}, {"budget_bytes", 4194304}}},
                {"requests", Json::array()},
                {"hops", Json::array()}};
   const std::string text = stat_text(j);
-  for (const char* part : {"traced by 4039", "expert 1 of layer 2 (12.0 s)", "clock stands still", "2 draining",
-                           "2 MiB at most", "loops 3"})
+  for (const char* part : {"traced by 4039", "expert 1 of layer 2 (12.0 s)", "clock stands still",
+                           "2 draining", "2 MiB at most", "loops 3"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 

@@ -38,10 +38,13 @@ Client::Client(const std::string& path) : fd_(::socket(AF_UNIX, SOCK_STREAM | SO
   sockaddr_un a{};
   a.sun_family = AF_UNIX;
   std::strncpy(a.sun_path, path.c_str(), sizeof a.sun_path - 1);
-  if (::connect(fd_, reinterpret_cast<sockaddr*>(&a), sizeof a) != 0) ADD_FAILURE() << "connect: " << std::strerror(errno);
+  if (::connect(fd_, reinterpret_cast<sockaddr*>(&a), sizeof a) != 0)
+    ADD_FAILURE() << "connect: " << std::strerror(errno);
 }
 
-Client::~Client() { close(); }
+Client::~Client() {
+  close();
+}
 
 void Client::close() {
   if (fd_ >= 0) ::close(fd_);
@@ -132,6 +135,15 @@ Response Client::read_until(const std::string& text) {
   return r;
 }
 
+int Client::read_interim() {
+  std::size_t end;
+  while ((end = raw_.find("\r\n\r\n")) == std::string::npos)
+    if (!more()) return 0;
+  const int status = std::atoi(raw_.c_str() + 9);
+  raw_.erase(0, end + 4);
+  return status;
+}
+
 bool Client::at_end() {
   while (more()) {
   }
@@ -199,6 +211,7 @@ void FakeEngine::listen() {
 FakeEngine::FakeEngine(const Options& options) {
   make_model();
   listen();
+  at_.process = std::make_shared<service::ProcessPart>();
   at_.plan.model_name = "pocket";
   at_.plan.options.model = folder_ + "/pocket";
   at_.plan.options.logits_dir = options.logits ? folder_ : "";
@@ -260,8 +273,21 @@ void FakeEngine::stop_gateway() {
   thread_.join();
 }
 
+void FakeEngine::arm(service::CrashPoint point, std::uint32_t countdown, std::uint32_t signal) {
+  service::detail::Armed* armed = at_.process->armed[0].load();
+  ASSERT_NE(armed, nullptr);
+  armed->countdown = countdown;
+  armed->signal = signal;
+  armed->point = static_cast<std::uint32_t>(point);
+}
+
+std::uint32_t FakeEngine::countdown() const {
+  return at_.process->armed[0].load()->countdown;
+}
+
 void FakeEngine::all_ready() {
-  for (std::uint32_t i = 1; i < 4; ++i) life_->stage[i].state = static_cast<std::uint32_t>(shm::StageState::kReady);
+  for (std::uint32_t i = 1; i < 4; ++i)
+    life_->stage[i].state = static_cast<std::uint32_t>(shm::StageState::kReady);
   ring_gateway();
 }
 
@@ -307,7 +333,8 @@ std::uint64_t FakeEngine::open_next() {
   r->generation.store(g + 1);
   r->params = m.params;
   r->error[0] = '\0';
-  std::memcpy(shm::Journal::ids(r), payload.data() + sizeof m, m.params.prompt_tokens * sizeof(std::uint32_t));
+  std::memcpy(shm::Journal::ids(r), payload.data() + sizeof m,
+              m.params.prompt_tokens * sizeof(std::uint32_t));
   r->kv_len.store(0);
   r->commit.store(CommitWord{}.pack());
   r->request.store(request);
@@ -339,7 +366,8 @@ void FakeEngine::commit(std::uint64_t request, std::uint32_t token, Finish finis
   tell(request);
 }
 
-void FakeEngine::finish(std::uint64_t request, std::uint32_t length, Finish finish, const std::string& error) {
+void FakeEngine::finish(std::uint64_t request, std::uint32_t length, Finish finish,
+                        const std::string& error) {
   shm::JournalRecord* r = record(request);
   ASSERT_NE(r, nullptr);
   std::strncpy(r->error, error.c_str(), sizeof r->error - 1);

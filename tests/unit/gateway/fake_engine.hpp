@@ -37,6 +37,8 @@ class Client {
   Response read();
   /// Reads until the body holds `text`; what follows stays for read().
   Response read_until(const std::string& text);
+  /// Reads a head without a body (100 Continue) and returns its status.
+  int read_interim();
   /// True once the server has closed.
   bool at_end();
   void close();
@@ -47,8 +49,8 @@ class Client {
   std::string raw_;
 };
 
-/// A run of hand-made regions with a real gateway on a thread, and the router's end of its edges in the hands of
-/// the test. One exists at a time: it lends the gateway the fixed descriptor of its socket.
+/// A run of hand-made regions with a real gateway on a thread, and the router's end of its edges in the hands
+/// of the test. One exists at a time: it lends the gateway the fixed descriptor of its socket.
 class FakeEngine {
  public:
   struct Options {
@@ -70,6 +72,8 @@ class FakeEngine {
   void all_ready();
   shm::Life& life() { return *life_; }
   shm::Desk& desk() { return *at_.desk[0]; }
+  void arm(service::CrashPoint point, std::uint32_t countdown, std::uint32_t signal);
+  std::uint32_t countdown() const;
   void ring_gateway() { at_.bell[0].ring(); }
 
   // --- the router ---

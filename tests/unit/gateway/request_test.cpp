@@ -10,7 +10,9 @@ namespace {
 constexpr const char* kChatHead = R"({"messages":[{"role":"user","content":"hi"}])";
 constexpr const char* kTextHead = R"({"prompt":"hi")";
 
-ApiResult<ApiRequest> parse(Endpoint e, const std::string& body) { return parse_request(e, body, "pocket"); }
+ApiResult<ApiRequest> parse(Endpoint e, const std::string& body) {
+  return parse_request(e, body, "pocket");
+}
 
 ApiRequest accepted(Endpoint e, const std::string& body) {
   auto r = parse(e, body);
@@ -36,9 +38,8 @@ void expect_refused(Endpoint e, const std::string& body, const std::string& para
 }
 
 TEST(Request, EveryFieldIsRead) {
-  const ApiRequest r = accepted(
-      Endpoint::kChat,
-      R"({"model":"pocket","messages":[{"role":"system","content":"be brief"},
+  const ApiRequest r = accepted(Endpoint::kChat,
+                                R"({"model":"pocket","messages":[{"role":"system","content":"be brief"},
           {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b","cache_control":{}}]},
           {"role":"assistant","content":null,"tool_calls":[]},{"role":"developer","content":"c"}],
           "max_tokens":3,"max_completion_tokens":5,"temperature":0.5,"top_p":0.9,"top_k":7,"min_p":0.1,"seed":18446744073709551615,
@@ -59,8 +60,9 @@ TEST(Request, EveryFieldIsRead) {
 
 TEST(Request, NullsAndUnknownFieldsPass) {
   const ApiRequest r = accepted(
-      Endpoint::kChat, std::string(kChatHead) +
-                           R"(,"max_tokens":null,"temperature":null,"stop":null,"stream":null,"stream_options":null,"n":null,
+      Endpoint::kChat,
+      std::string(kChatHead) +
+          R"(,"max_tokens":null,"temperature":null,"stop":null,"stream":null,"stream_options":null,"n":null,
                               "logit_bias":{},"tools":[],"tool_choice":"none","logprobs":false,"presence_penalty":0,
                               "frequency_penalty":0.0,"response_format":{"type":"text"},"user":"me","store":false,
                               "metadata":{"deep":[[[1]]]},"no_such_field":1})");
@@ -164,15 +166,17 @@ TEST(Request, RefusalsOfMessagesAndPrompts) {
 }
 
 TEST(Request, RefusalsOfTheBody) {
-  for (const std::string body : {"", "{", "[]", "7", "{\"a\":1} x", "{\"prompt\":\"\xff\"}", "{\"prompt\":\"\\ud800\"}", "{\"a\":1e999}"})
+  for (const std::string body : {"", "{", "[]", "7", "{\"a\":1} x", "{\"prompt\":\"\xff\"}",
+                                 "{\"prompt\":\"\\ud800\"}", "{\"a\":1e999}"})
     expect_refused(Endpoint::kCompletion, body, "");
   expect_refused(Endpoint::kCompletion, std::string(100000, '['), "");
   expect_refused(Endpoint::kCompletion, "{\"a\":" + std::string(64, '[') + std::string(64, ']') + "}", "");
 }
 
 TEST(Request, ErrorHasOpenAiForm) {
-  EXPECT_EQ(error_body({400, "must be a number", "top_p", "invalid_value", 0}),
-            R"({"error":{"message":"top_p: must be a number","type":"invalid_request_error","param":"top_p","code":"invalid_value"}})");
+  EXPECT_EQ(
+      error_body({400, "must be a number", "top_p", "invalid_value", 0}),
+      R"({"error":{"message":"top_p: must be a number","type":"invalid_request_error","param":"top_p","code":"invalid_value"}})");
   EXPECT_EQ(error_body({503, "down", "", "", 0}),
             R"({"error":{"message":"down","type":"server_error","param":null,"code":null}})");
 }
@@ -181,7 +185,8 @@ TEST(Request, ErrorHasOpenAiForm) {
 
 const std::vector<std::uint32_t> kPrompt{1, 2, 3};
 
-shm::RequestParams settled(const std::string& more, const model::GenerationDefaults& d, Limits limits = {10000, 100, false, false}) {
+shm::RequestParams settled(const std::string& more, const model::GenerationDefaults& d,
+                           Limits limits = {10000, 100, false, false}) {
   const ApiRequest r = accepted(Endpoint::kCompletion, R"({"prompt":[1,2,3])" + more + "}");
   auto p = settle(r, d, limits, 77, 5, kPrompt);
   if (const auto* e = std::get_if<ApiError>(&p)) {
@@ -244,7 +249,8 @@ TEST(Settle, Refusals) {
   auto none = settle(logits, d, {10, 100, false, false}, 0, 0, kPrompt);
   ASSERT_TRUE(std::holds_alternative<ApiError>(none));
   EXPECT_EQ(std::get<ApiError>(none).param, "write_logits");
-  EXPECT_TRUE(std::holds_alternative<shm::RequestParams>(settle(logits, d, {10, 100, true, false}, 0, 0, kPrompt)));
+  EXPECT_TRUE(
+      std::holds_alternative<shm::RequestParams>(settle(logits, d, {10, 100, true, false}, 0, 0, kPrompt)));
 }
 
 }  // namespace

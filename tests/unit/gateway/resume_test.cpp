@@ -9,7 +9,8 @@ namespace {
 using ring::Kind;
 using shm::Finish;
 
-constexpr const char* kBody = R"({"prompt":[5],"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true})";
+constexpr const char* kBody =
+    R"({"prompt":[5],"stream":true,"stream_options":{"include_usage":true},"return_token_ids":true})";
 
 /// Places where a stream may be cut: after each event, with the number that it had.
 std::vector<std::pair<std::string, std::size_t>> cuts(const std::string& stream) {

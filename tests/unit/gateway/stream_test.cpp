@@ -9,7 +9,9 @@ using shm::Finish;
 
 /// A vocabulary of our own: id -> bytes.
 const std::vector<std::string> kWords{"Hel", "lo", " wor", "ld", "\xE2\x82", "\xAC", "EN", "D!", "<eos>"};
-std::string_view bytes_of(std::uint32_t id) { return id < kWords.size() ? std::string_view(kWords[id]) : std::string_view(); }
+std::string_view bytes_of(std::uint32_t id) {
+  return id < kWords.size() ? std::string_view(kWords[id]) : std::string_view();
+}
 
 struct Case {
   Endpoint endpoint = Endpoint::kChat;
@@ -51,40 +53,54 @@ constexpr const char* kHead =
 constexpr const char* kTextHead =
     R"({"id":"cmpl-20000000a","object":"text_completion","created":1700000000,"model":"m","choices":[)";
 
-std::string event(int n, const std::string& data) { return "id: 8589934602/" + std::to_string(n) + "\ndata: " + data + "\n\n"; }
+std::string event(int n, const std::string& data) {
+  return "id: 8589934602/" + std::to_string(n) + "\ndata: " + data + "\n\n";
+}
 std::string chat(int n, const std::string& delta, const std::string& reason, const std::string& tail = "]}") {
-  return event(n, kHead + (R"({"index":0,"delta":)" + delta) + R"(,"logprobs":null,"finish_reason":)" + reason + "}" + tail);
+  return event(n, kHead + (R"({"index":0,"delta":)" + delta) + R"(,"logprobs":null,"finish_reason":)" +
+                      reason + "}" + tail);
 }
 std::string text(int n, const std::string& piece, const std::string& reason, const std::string& ids = "") {
-  return event(n, kTextHead + (R"({"index":0,"text":)" + piece) + ids + R"(,"logprobs":null,"finish_reason":)" + reason + "}]}");
+  return event(n, kTextHead + (R"({"index":0,"text":)" + piece) + ids +
+                      R"(,"logprobs":null,"finish_reason":)" + reason + "}]}");
 }
 const std::string kDone = "data: [DONE]\n\n";
 
 TEST(Stream, ChatIsExact) {
-  const std::string want = chat(0, R"({"role":"assistant","content":""})", "null") + chat(1, R"({"content":"Hel"})", "null") +
-                           chat(2, R"({"content":"lo"})", "null") + chat(3, R"({"content":""})", "null") +
-                           chat(4, "{}", "\"stop\"") + kDone;
+  const std::string want = chat(0, R"({"role":"assistant","content":""})", "null") +
+                           chat(1, R"({"content":"Hel"})", "null") + chat(2, R"({"content":"lo"})", "null") +
+                           chat(3, R"({"content":""})", "null") + chat(4, "{}", "\"stop\"") + kDone;
   EXPECT_EQ(stream_of({.tokens = {0, 1, 8}}), want);
 }
 
 TEST(Stream, CompletionWithIdsIsExact) {
-  const std::string want = text(1, "\"Hel\"", "null", ",\"token_ids\":[0]") + text(2, "\"lo\"", "null", ",\"token_ids\":[1]") +
-                           text(3, "\"\"", "\"length\"") + kDone;
-  EXPECT_EQ(stream_of({.endpoint = Endpoint::kCompletion, .tokens = {0, 1}, .finish = Finish::kLength, .ids = true}), want);
+  const std::string want = text(1, "\"Hel\"", "null", ",\"token_ids\":[0]") +
+                           text(2, "\"lo\"", "null", ",\"token_ids\":[1]") + text(3, "\"\"", "\"length\"") +
+                           kDone;
+  EXPECT_EQ(
+      stream_of(
+          {.endpoint = Endpoint::kCompletion, .tokens = {0, 1}, .finish = Finish::kLength, .ids = true}),
+      want);
 }
 
 TEST(Stream, UsageOnlyWhereAskedFor) {
   const std::string tail = "],\"usage\":null}";
-  const std::string want = chat(0, R"({"role":"assistant","content":""})", "null", tail) +
-                           chat(1, R"({"content":"Hel"})", "null", tail) + chat(2, "{}", "\"length\"", tail) +
-                           event(3, std::string(kHead) + R"(],"usage":{"prompt_tokens":4,"completion_tokens":1,"total_tokens":5,"seed":99}})") + kDone;
+  const std::string want =
+      chat(0, R"({"role":"assistant","content":""})", "null", tail) +
+      chat(1, R"({"content":"Hel"})", "null", tail) + chat(2, "{}", "\"length\"", tail) +
+      event(3, std::string(kHead) +
+                   R"(],"usage":{"prompt_tokens":4,"completion_tokens":1,"total_tokens":5,"seed":99}})") +
+      kDone;
   EXPECT_EQ(stream_of({.tokens = {0}, .finish = Finish::kLength, .usage = true}), want);
   EXPECT_EQ(stream_of({.tokens = {0}, .finish = Finish::kLength}).find("usage"), std::string::npos);
 }
 
 TEST(Stream, CharacterAcrossTokens) {
   const std::string whole = stream_of({.tokens = {4, 5}, .finish = Finish::kLength});
-  EXPECT_NE(whole.find(chat(1, R"({"content":""})", "null") + chat(2, "{\"content\":\"\xE2\x82\xAC\"}", "null")), std::string::npos) << whole;
+  EXPECT_NE(
+      whole.find(chat(1, R"({"content":""})", "null") + chat(2, "{\"content\":\"\xE2\x82\xAC\"}", "null")),
+      std::string::npos)
+      << whole;
   // Cut off at the end: one replacement character, with the finish.
   const std::string cut = stream_of({.tokens = {0, 4}, .finish = Finish::kLength});
   EXPECT_NE(cut.find(chat(3, "{\"content\":\"\xEF\xBF\xBD\"}", "\"length\"")), std::string::npos) << cut;
@@ -92,9 +108,9 @@ TEST(Stream, CharacterAcrossTokens) {
 
 TEST(Stream, StopStringAcrossTokens) {
   const Case c{.tokens = {0, 6, 7, 1}, .finish = Finish::kNone, .stop = {"lEND"}};
-  const std::string want = chat(0, R"({"role":"assistant","content":""})", "null") + chat(1, R"({"content":"He"})", "null") +
-                           chat(2, R"({"content":""})", "null") + chat(3, R"({"content":""})", "null") +
-                           chat(4, "{}", "\"stop\"") + kDone;
+  const std::string want = chat(0, R"({"role":"assistant","content":""})", "null") +
+                           chat(1, R"({"content":"He"})", "null") + chat(2, R"({"content":""})", "null") +
+                           chat(3, R"({"content":""})", "null") + chat(4, "{}", "\"stop\"") + kDone;
   EXPECT_EQ(stream_of(c), want);
   // The record truncated by the router gives the same bytes, whatever finish it carries.
   EXPECT_EQ(stream_of({.tokens = {0, 6, 7}, .finish = Finish::kLength, .stop = {"lEND"}}), want);
@@ -102,24 +118,34 @@ TEST(Stream, StopStringAcrossTokens) {
 
 TEST(Stream, StopStringThatNeverCompletesIsReleased) {
   const std::string out = stream_of({.tokens = {6}, .finish = Finish::kLength, .stop = {"END!"}});
-  EXPECT_NE(out.find(chat(1, R"({"content":""})", "null") + chat(2, R"({"content":"EN"})", "\"length\"")), std::string::npos) << out;
+  EXPECT_NE(out.find(chat(1, R"({"content":""})", "null") + chat(2, R"({"content":"EN"})", "\"length\"")),
+            std::string::npos)
+      << out;
 }
 
 TEST(Stream, EndTokenIsNotPrintedUnlessIgnored) {
   EXPECT_EQ(stream_of({.tokens = {0, 8}}).find("<eos>"), std::string::npos);
-  EXPECT_NE(stream_of({.tokens = {0, 8}, .finish = Finish::kLength, .flags = shm::kIgnoreEos}).find("<eos>"), std::string::npos);
+  EXPECT_NE(stream_of({.tokens = {0, 8}, .finish = Finish::kLength, .flags = shm::kIgnoreEos}).find("<eos>"),
+            std::string::npos);
 }
 
 TEST(Stream, ErrorIsAnEventWithoutDone) {
-  const std::string out = stream_of({.tokens = {0}, .finish = Finish::kError, .error = "expert 3 of layer 2 cannot be read"});
-  EXPECT_TRUE(out.ends_with(event(2, R"({"error":{"message":"expert 3 of layer 2 cannot be read","type":"server_error","param":null,"code":"failed"}})"))) << out;
+  const std::string out =
+      stream_of({.tokens = {0}, .finish = Finish::kError, .error = "expert 3 of layer 2 cannot be read"});
+  EXPECT_TRUE(out.ends_with(event(
+      2,
+      R"({"error":{"message":"expert 3 of layer 2 cannot be read","type":"server_error","param":null,"code":"failed"}})")))
+      << out;
   EXPECT_EQ(out.find("[DONE]"), std::string::npos);
 }
 
 TEST(Stream, ReplayFromEveryEventIsByteEqual) {
   const std::vector<Case> cases{
       {.tokens = {0, 1, 2, 3, 8}, .usage = true, .ids = true},
-      {.endpoint = Endpoint::kCompletion, .tokens = {4, 5, 0, 6, 7, 1}, .finish = Finish::kLength, .stop = {"D!l"}},
+      {.endpoint = Endpoint::kCompletion,
+       .tokens = {4, 5, 0, 6, 7, 1},
+       .finish = Finish::kLength,
+       .stop = {"D!l"}},
       {.tokens = {4, 6, 7, 2}, .finish = Finish::kLength, .stop = {"ND"}},
       {.tokens = {0, 1}, .finish = Finish::kError, .error = "x"},
   };
@@ -142,16 +168,19 @@ TEST(Stream, EventIds) {
   EXPECT_EQ(parse_event_id("12/3")->request, 12u);
   EXPECT_EQ(parse_event_id("12/3")->last, 3u);
   EXPECT_FALSE(parse_event_id("12/-")->last);
-  for (const char* bad : {"", "12", "/3", "12/", "a/3", "12/x", "12/3x", "-1/3", "12/ 3", "99999999999999999999999/1"})
+  for (const char* bad :
+       {"", "12", "/3", "12/", "a/3", "12/x", "12/3x", "-1/3", "12/ 3", "99999999999999999999999/1"})
     EXPECT_FALSE(parse_event_id(bad)) << bad;
 }
 
 TEST(Stream, WholeAnswer) {
   const std::vector<std::uint32_t> ids{0, 1};
-  EXPECT_EQ(answer_body({Endpoint::kChat, 10, 5, "m"}, "Hello", "stop", {4, 2, 9}, &ids),
-            R"({"id":"chatcmpl-a","object":"chat.completion","created":5,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello","refusal":null},"token_ids":[0,1],"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6,"seed":9}})");
-  EXPECT_EQ(answer_body({Endpoint::kCompletion, 10, 5, "m"}, "a\"b", "length", {4, 2, 9}, nullptr),
-            R"({"id":"cmpl-a","object":"text_completion","created":5,"model":"m","choices":[{"index":0,"text":"a\"b","logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6,"seed":9}})");
+  EXPECT_EQ(
+      answer_body({Endpoint::kChat, 10, 5, "m"}, "Hello", "stop", {4, 2, 9}, &ids),
+      R"({"id":"chatcmpl-a","object":"chat.completion","created":5,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"Hello","refusal":null},"token_ids":[0,1],"logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6,"seed":9}})");
+  EXPECT_EQ(
+      answer_body({Endpoint::kCompletion, 10, 5, "m"}, "a\"b", "length", {4, 2, 9}, nullptr),
+      R"({"id":"cmpl-a","object":"text_completion","created":5,"model":"m","choices":[{"index":0,"text":"a\"b","logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":4,"completion_tokens":2,"total_tokens":6,"seed":9}})");
 }
 
 }  // namespace

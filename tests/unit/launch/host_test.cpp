@@ -114,7 +114,8 @@ TEST(Host, SleepEndsByItsTimeout) {
   const Desks desks;
   StageContext ctx(desks.at(), StageId::kLoader, 1);
   const std::uint64_t before = shm::monotonic_now();
-  ctx.sleep(shm::WaitFor::kWork, 0, [] { return false; }, nullptr, 1'000'000);
+  ctx.sleep(
+      shm::WaitFor::kWork, 0, [] { return false; }, nullptr, 1'000'000);
   EXPECT_GE(shm::monotonic_now() - before, 1'000'000u);
 }
 

@@ -1,3 +1,4 @@
+#include <capnp/serialize.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -7,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <capnp/serialize.h>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -36,9 +36,10 @@ class Launcher {
     Fd plan = plan_file();
     SpawnRequest request;
     request.path = WISP_LAUNCH;
-    request.arguments = {"run",          "--plan-fd",     "20", "--lifeline-fd", "21",      "--announce-fd", "22",
-                         "--topologies", TOPOLOGIES,      "--programs", programs};
-    request.grants = {{plan.get(), kPlanFd}, {lifeline.read.get(), kLifelineFd}, {announce.write.get(), kAnnounceFd}};
+    request.arguments = {"run", "--plan-fd",    "20",       "--lifeline-fd", "21",    "--announce-fd",
+                         "22",  "--topologies", TOPOLOGIES, "--programs",    programs};
+    request.grants = {
+        {plan.get(), kPlanFd}, {lifeline.read.get(), kLifelineFd}, {announce.write.get(), kAnnounceFd}};
     child = std::move(*spawn(request));
     lifeline_end = std::move(lifeline.write);
     events = std::move(announce.read);
@@ -156,7 +157,9 @@ TEST(Launcher, KilledTakesEveryStageAlongEvenAStoppedOne) {
   EXPECT_TRUE(live_runs().empty());
   auto next = RunDir::create(5);
   ASSERT_TRUE(next.ok());
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(run_base()), std::filesystem::directory_iterator()), 1)
+  EXPECT_EQ(
+      std::distance(std::filesystem::directory_iterator(run_base()), std::filesystem::directory_iterator()),
+      1)
       << "what the dead launcher left is removed by the next";
 }
 

@@ -25,7 +25,7 @@ bool can_map_writable(int fd) {
 }
 
 std::uint64_t size_of(int fd) {
-  struct stat st{};
+  struct stat st {};
   ::fstat(fd, &st);
   return static_cast<std::uint64_t>(st.st_size);
 }

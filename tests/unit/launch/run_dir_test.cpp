@@ -18,7 +18,7 @@ TEST(RunDir, IsPrivateLockedAndRemoved) {
   {
     auto dir = RunDir::create(1);
     ASSERT_TRUE(dir.ok()) << dir.error().text;
-    struct stat st{};
+    struct stat st {};
     ASSERT_EQ(::stat(dir->path().c_str(), &st), 0);
     EXPECT_EQ(st.st_mode & 0777, 0700u);
     EXPECT_EQ(live_runs(), std::vector<std::string>{dir->path()});

@@ -11,7 +11,9 @@ namespace {
 using shm::StageId;
 using shm::StageState;
 
-bool exists(std::uint32_t pid) { return ::kill(static_cast<pid_t>(pid), 0) == 0; }
+bool exists(std::uint32_t pid) {
+  return ::kill(static_cast<pid_t>(pid), 0) == 0;
+}
 
 TEST(Supervisor, StartsAndStopsAndLeavesNothing) {
   ToyRun run;
@@ -155,7 +157,9 @@ TEST(Supervisor, FaultsWithoutProgressAreGivenUp) {
   }
   run.turn_until([&] { return run->regions().life().resets.load() == 5; });
   EXPECT_EQ(run.life(StageId::kCompute).state.load(), static_cast<std::uint32_t>(StageState::kGivenUp));
-  run.turn_until([&] { return run.life(StageId::kGateway).state.load() == static_cast<std::uint32_t>(StageState::kReady); });
+  run.turn_until([&] {
+    return run.life(StageId::kGateway).state.load() == static_cast<std::uint32_t>(StageState::kReady);
+  });
 }
 
 TEST(Supervisor, AnArmedCrashPointKillsTheStageThere) {

@@ -47,9 +47,12 @@ TEST(Topology, BadOnesAreRefusedWithAReason) {
   EXPECT_NE(why("[[process").find("topology t"), std::string::npos);
   EXPECT_NE(why("a = 1").find("no [[process]]"), std::string::npos);
   EXPECT_NE(why("process = [1]").find("must be tables"), std::string::npos);
-  EXPECT_NE(why("[[process]]\nprogram = \"../x\"\nstages = [\"gateway\"]").find("plain name"), std::string::npos);
-  EXPECT_NE(why("[[process]]\nprogram = \"x\"\nstages = [\"nobody\"]").find("no stage 'nobody'"), std::string::npos);
-  EXPECT_NE(why("[[process]]\nprogram = \"x\"\nstages = [\"gateway\"]").find("hosted 0 times"), std::string::npos);
+  EXPECT_NE(why("[[process]]\nprogram = \"../x\"\nstages = [\"gateway\"]").find("plain name"),
+            std::string::npos);
+  EXPECT_NE(why("[[process]]\nprogram = \"x\"\nstages = [\"nobody\"]").find("no stage 'nobody'"),
+            std::string::npos);
+  EXPECT_NE(why("[[process]]\nprogram = \"x\"\nstages = [\"gateway\"]").find("hosted 0 times"),
+            std::string::npos);
   EXPECT_NE(why("[[process]]\nprogram = \"x\"\nstages = [\"gateway\", \"gateway\"]").find("hosted 2 times"),
             std::string::npos);
 }

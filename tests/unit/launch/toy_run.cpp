@@ -50,9 +50,14 @@ PrivateRuntimeDir::PrivateRuntimeDir() {
   std::string name = (std::filesystem::temp_directory_path() / "wisp-test-XXXXXX").string();
   path_ = ::mkdtemp(name.data());
   ::setenv("XDG_RUNTIME_DIR", path_.c_str(), 1);
+  // A sanitizer turns a fault into an exit status; a toy is to die of the signal itself.
+  for (const char* name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"})
+    ::setenv(name, "handle_segv=0:handle_abort=0", 1);
 }
 
-PrivateRuntimeDir::~PrivateRuntimeDir() { std::filesystem::remove_all(path_); }
+PrivateRuntimeDir::~PrivateRuntimeDir() {
+  std::filesystem::remove_all(path_);
+}
 
 std::vector<std::string> PrivateRuntimeDir::entries() const {
   std::vector<std::string> out;
@@ -89,7 +94,9 @@ void ToyRun::stop_and_wait() {
   }
 }
 
-void ToyRun::kill(StageId s, int signal) const { ::kill(static_cast<pid_t>(pid(s)), signal); }
+void ToyRun::kill(StageId s, int signal) const {
+  ::kill(static_cast<pid_t>(pid(s)), signal);
+}
 
 bool ToyRun::all_ready() const {
   for (StageId s : shm::kRunningStages)
@@ -101,7 +108,9 @@ void ToyRun::wait_all_ready() {
   turn_until([&] { return all_ready(); });
 }
 
-const shm::StageLife& ToyRun::life(StageId s) const { return supervisor_->regions().life().stage[shm::index(s)]; }
+const shm::StageLife& ToyRun::life(StageId s) const {
+  return supervisor_->regions().life().stage[shm::index(s)];
+}
 
 int ToyRun::count(Event::Kind kind) const {
   int n = 0;

@@ -60,7 +60,8 @@ TEST_F(ConfigTest, TransformersFiveFormGivesTheSame) {
 TEST_F(ConfigTest, NestedTextConfig) {
   Json text = config_;
   text.erase("architectures");
-  const Json outer{{"architectures", {"Qwen3MoeForCausalLM"}}, {"model_type", "some_wrapper"}, {"text_config", text}};
+  const Json outer{
+      {"architectures", {"Qwen3MoeForCausalLM"}}, {"model_type", "some_wrapper"}, {"text_config", text}};
   const auto s = spec_of(outer);
   ASSERT_TRUE(s.ok()) << s.error().text;
   EXPECT_EQ(s->hidden, 64u);
@@ -100,7 +101,8 @@ TEST_F(ConfigTest, Yarn) {
 }
 
 TEST_F(ConfigTest, Generation) {
-  auto c = parse_config(config_.dump(), R"({"eos_token_id":[3,5],"do_sample":true,"temperature":0.6,"top_k":20,"top_p":0.95})");
+  auto c = parse_config(
+      config_.dump(), R"({"eos_token_id":[3,5],"do_sample":true,"temperature":0.6,"top_k":20,"top_p":0.95})");
   ASSERT_TRUE(c.ok()) << c.error().text;
   EXPECT_TRUE(c->generation.sample);
   EXPECT_EQ(c->generation.eos, (std::vector<std::uint32_t>{3, 5}));
@@ -109,8 +111,10 @@ TEST_F(ConfigTest, Generation) {
   ASSERT_TRUE(c.ok());
   EXPECT_FALSE(c->generation.sample);
   EXPECT_EQ(c->generation.eos, std::vector<std::uint32_t>{3}) << "from config.json";
-  expect_error(parse_config(config_.dump(), R"({"eos_token_id": 40})"), {"eos_token_id", "40", "vocab_size is 40"});
-  expect_error(parse_config(config_.dump(), R"({"temperature": -1})"), {"generation_config.json", "temperature"});
+  expect_error(parse_config(config_.dump(), R"({"eos_token_id": 40})"),
+               {"eos_token_id", "40", "vocab_size is 40"});
+  expect_error(parse_config(config_.dump(), R"({"temperature": -1})"),
+               {"generation_config.json", "temperature"});
 }
 
 struct Bad {
@@ -126,18 +130,25 @@ TEST_P(BadConfig, IsRefusedByName) {
   config[Json::json_pointer(GetParam().key)] = GetParam().value;
   const auto s = spec_of(config);
   ASSERT_FALSE(s.ok());
-  for (const auto& part : GetParam().says) EXPECT_NE(s.error().text.find(part), std::string::npos) << s.error().text;
+  for (const auto& part : GetParam().says)
+    EXPECT_NE(s.error().text.find(part), std::string::npos) << s.error().text;
 }
 
 constexpr const char* kWeights = "/quantization_config/config_groups/group_0/weights/";
-std::string weights(const char* key) { return std::string(kWeights) + key; }
-const std::string kBits = weights("num_bits"), kSymmetric = weights("symmetric"), kGroup = weights("group_size"),
-                  kOrder = weights("actorder"), kStrategy = weights("strategy"), kType = weights("type");
+std::string weights(const char* key) {
+  return std::string(kWeights) + key;
+}
+const std::string kBits = weights("num_bits"), kSymmetric = weights("symmetric"),
+                  kGroup = weights("group_size"), kOrder = weights("actorder"),
+                  kStrategy = weights("strategy"), kType = weights("type");
 
 INSTANTIATE_TEST_SUITE_P(
     Table, BadConfig,
     testing::Values(
-        Bad{"Architecture", "/architectures/0", "MixtralForCausalLM", {"MixtralForCausalLM", "supported: Qwen3Moe"}},
+        Bad{"Architecture",
+            "/architectures/0",
+            "MixtralForCausalLM",
+            {"MixtralForCausalLM", "supported: Qwen3Moe"}},
         Bad{"ModelType", "/model_type", "deepseek_v3", {"deepseek_v3"}},
         Bad{"NoModelType", "/model_type", nullptr, {"model_type is missing"}},
         Bad{"Activation", "/hidden_act", "gelu", {"hidden_act gelu"}},
@@ -150,9 +161,12 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"Partial", "/partial_rotary_factor", 0.2, {"partial_rotary_factor rotates 3 of 16"}},
         Bad{"Method", "/quantization_config/quant_method", "gptq", {"quant_method gptq"}},
         Bad{"Format", "/quantization_config/format", "float-quantized", {"float-quantized"}},
-        Bad{"Bits", kBits.c_str(), 8, {"int8 symmetric"}}, Bad{"Asymmetric", kSymmetric.c_str(), false, {"asymmetric"}},
-        Bad{"GroupSize", kGroup.c_str(), 16, {"group_size 16"}}, Bad{"Order", kOrder.c_str(), "group", {"actorder group"}},
-        Bad{"Strategy", kStrategy.c_str(), "channel", {"strategy channel"}}, Bad{"Float", kType.c_str(), "float", {"float4"}},
+        Bad{"Bits", kBits.c_str(), 8, {"int8 symmetric"}},
+        Bad{"Asymmetric", kSymmetric.c_str(), false, {"asymmetric"}},
+        Bad{"GroupSize", kGroup.c_str(), 16, {"group_size 16"}},
+        Bad{"Order", kOrder.c_str(), "group", {"actorder group"}},
+        Bad{"Strategy", kStrategy.c_str(), "channel", {"strategy channel"}},
+        Bad{"Float", kType.c_str(), "float", {"float4"}},
         Bad{"Rotated", "/quantization_config/transform_config", {{"x", 1}}, {"transform_config"}},
         Bad{"Sliding", "/use_sliding_window", true, {"use_sliding_window true"}},
         Bad{"HiddenZero", "/hidden_size", 0, {"hidden_size is 0"}},
@@ -163,12 +177,17 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"HiddenMissing", "/hidden_size", nullptr, {"hidden_size is missing"}},
         Bad{"Layers", "/num_hidden_layers", 100000, {"num_hidden_layers is 100000"}},
         Bad{"Heads", "/num_attention_heads", 0, {"num_attention_heads is 0"}},
-        Bad{"KvHeads", "/num_key_value_heads", 3, {"num_attention_heads 2 is not a multiple of num_key_value_heads 3"}},
-        Bad{"HeadDimOdd", "/head_dim", 15, {"head_dim is 15"}}, Bad{"HeadDimHuge", "/head_dim", 1 << 20, {"head_dim"}},
+        Bad{"KvHeads",
+            "/num_key_value_heads",
+            3,
+            {"num_attention_heads 2 is not a multiple of num_key_value_heads 3"}},
+        Bad{"HeadDimOdd", "/head_dim", 15, {"head_dim is 15"}},
+        Bad{"HeadDimHuge", "/head_dim", 1 << 20, {"head_dim"}},
         Bad{"TopK", "/num_experts_per_tok", 5, {"num_experts_per_tok 5 is more than num_experts 4"}},
         Bad{"Experts", "/num_experts", 0, {"num_experts is 0"}},
         Bad{"Width", "/moe_intermediate_size", -1, {"moe_intermediate_size is -1"}},
-        Bad{"Vocab", "/vocab_size", 0, {"vocab_size is 0"}}, Bad{"Eps", "/rms_norm_eps", -1.0, {"rms_norm_eps is -1"}},
+        Bad{"Vocab", "/vocab_size", 0, {"vocab_size is 0"}},
+        Bad{"Eps", "/rms_norm_eps", -1.0, {"rms_norm_eps is -1"}},
         Bad{"LayerTypes", "/mlp_layer_types", {"sparse"}, {"mlp_layer_types has 1 entries"}},
         Bad{"LayerType", "/mlp_layer_types", {"sparse", "hash_moe"}, {"hash_moe"}},
         Bad{"OnlyLayers", "/mlp_only_layers", {7}, {"mlp_only_layers names layer 7"}},
@@ -194,8 +213,9 @@ TEST(Family, NamesMatchWholeAndGiveTheirNumbers) {
   EXPECT_EQ(m->layer, 17u);
   EXPECT_EQ(m->expert, 120u);
   EXPECT_EQ(m->rule->part, Part::kUp);
-  for (const char* bad : {"model.layers.017.mlp.gate", "model.layers..mlp.gate", "model.layers.1.mlp.gate.x", "model.layers.-1.mlp.gate",
-                          "model.layers.99999999999.mlp.gate", "", "model.layers.1.mlp.experts.1.w1"}) {
+  for (const char* bad : {"model.layers.017.mlp.gate", "model.layers..mlp.gate", "model.layers.1.mlp.gate.x",
+                          "model.layers.-1.mlp.gate", "model.layers.99999999999.mlp.gate", "",
+                          "model.layers.1.mlp.experts.1.w1"}) {
     EXPECT_FALSE(match_name(f, bad)) << bad;
   }
   EXPECT_EQ(source_of(f, "layers.3.attn.q"), "model.layers.3.self_attn.q_proj");

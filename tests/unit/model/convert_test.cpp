@@ -22,7 +22,8 @@ using test::expect_error;
 using test::TinyCheckpoint;
 
 /// Element [row, col] of a plane in the tile layout, as the header of the kernels describes it.
-std::uint32_t tiled_bits(WeightFormat f, std::uint32_t cols, const std::uint8_t* plane, std::uint32_t row, std::uint32_t col) {
+std::uint32_t tiled_bits(WeightFormat f, std::uint32_t cols, const std::uint8_t* plane, std::uint32_t row,
+                         std::uint32_t col) {
   const std::uint32_t per = kernels::columns_per_dword(f);
   const std::size_t dword = (std::size_t{row / 16} * kernels::dwords_of(f, cols) + col / per) * 16 + row % 16;
   std::uint32_t bits = 0;
@@ -31,7 +32,9 @@ std::uint32_t tiled_bits(WeightFormat f, std::uint32_t cols, const std::uint8_t*
   return width == 32 ? bits : bits >> (width * (col % per)) & ((1u << width) - 1);
 }
 
-float bf16(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
+float bf16(std::uint32_t bits) {
+  return std::bit_cast<float>(bits << 16);
+}
 
 std::vector<std::uint8_t> source(const Checkpoint& c, const std::string& name) {
   const auto* e = c.find(name);
@@ -70,8 +73,10 @@ class ConvertTest : public testing::Test {
     for (std::uint32_t layer = 0; layer < m.experts.size(); ++layer) {
       const std::string file = test::read_file(folder + "/" + m.experts[layer].file);
       for (std::uint32_t e = 0; e < m.experts[layer].extents.size(); ++e) {
-        const auto* extent = reinterpret_cast<const std::uint8_t*>(file.data()) + m.experts[layer].extents[e].offset;
-        const std::string module = "model.layers." + std::to_string(layer) + ".mlp.experts." + std::to_string(e) + ".";
+        const auto* extent =
+            reinterpret_cast<const std::uint8_t*>(file.data()) + m.experts[layer].extents[e].offset;
+        const std::string module =
+            "model.layers." + std::to_string(layer) + ".mlp.experts." + std::to_string(e) + ".";
         compare_matrix(*c, module + "gate_proj", m.spec.expert.gate, extent);
         compare_matrix(*c, module + "up_proj", m.spec.expert.up, extent);
         compare_matrix(*c, module + "down_proj", m.spec.expert.down, extent);
@@ -82,7 +87,8 @@ class ConvertTest : public testing::Test {
     return compared;
   }
 
-  void compare_matrix(const Checkpoint& c, const std::string& module, const ExpertMatrix& m, const std::uint8_t* extent) {
+  void compare_matrix(const Checkpoint& c, const std::string& module, const ExpertMatrix& m,
+                      const std::uint8_t* extent) {
     const std::uint8_t* codes = extent + m.codes_offset;
     if (m.format != WeightFormat::kInt4) {
       const auto want = source(c, module + ".weight");
@@ -90,7 +96,9 @@ class ConvertTest : public testing::Test {
       ASSERT_EQ(want.size(), std::size_t{m.rows} * m.cols * size);
       for (std::uint32_t r = 0; r < m.rows; ++r) {
         for (std::uint32_t k = 0; k < m.cols; ++k) {
-          ASSERT_EQ(tiled_bits(m.format, m.cols, codes, r, k), element(want, size, std::size_t{r} * m.cols + k)) << module;
+          ASSERT_EQ(tiled_bits(m.format, m.cols, codes, r, k),
+                    element(want, size, std::size_t{r} * m.cols + k))
+              << module;
         }
       }
       return;
@@ -109,7 +117,8 @@ class ConvertTest : public testing::Test {
         std::memcpy(&s, extent + m.scales_offset + group * 2, 2);
         const auto got_code = tiled_bits(m.format, m.cols, codes, r, k);
         const float got = static_cast<float>(static_cast<int>(got_code) - 8) * bf16(s);
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(got), std::bit_cast<std::uint32_t>(want)) << module << " " << r << " " << k;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(got), std::bit_cast<std::uint32_t>(want))
+            << module << " " << r << " " << k;
       }
     }
   }
@@ -142,14 +151,17 @@ TEST_F(ConvertTest, PocketDictionaryDenseTensors) {
   const auto plane = [&](const std::string& name) {
     return reinterpret_cast<const std::uint8_t*>(file.data()) + m.dense_file_offset + m.dense.at(name).offset;
   };
-  for (const auto& [canonical, stored] : std::map<std::string, std::string>{
-           {"embed", "model.embed_tokens"}, {"layers.3.attn.q", "model.layers.3.self_attn.q_proj"},
-           {"layers.7.router", "model.layers.7.mlp.gate"}, {"layers.0.attn.o", "model.layers.0.self_attn.o_proj"}}) {
+  for (const auto& [canonical, stored] :
+       std::map<std::string, std::string>{{"embed", "model.embed_tokens"},
+                                          {"layers.3.attn.q", "model.layers.3.self_attn.q_proj"},
+                                          {"layers.7.router", "model.layers.7.mlp.gate"},
+                                          {"layers.0.attn.o", "model.layers.0.self_attn.o_proj"}}) {
     const auto want = source(*c, stored + ".weight");
     const auto& t = m.dense.at(canonical);
     for (std::uint32_t r = 0; r < t.rows; ++r) {
       for (std::uint32_t k = 0; k < t.cols; ++k) {
-        ASSERT_EQ(tiled_bits(t.format, t.cols, plane(canonical), r, k), element(want, 2, std::size_t{r} * t.cols + k));
+        ASSERT_EQ(tiled_bits(t.format, t.cols, plane(canonical), r, k),
+                  element(want, 2, std::size_t{r} * t.cols + k));
       }
     }
   }
@@ -187,13 +199,16 @@ TEST_F(ConvertTest, TextsComeAlong) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
     EXPECT_EQ(test::read_file(temp_.path("pocket/") + name), test::read_file(kPocket + "/" + name)) << name;
   }
-  EXPECT_EQ(test::read_file(temp_.path("pocket/source_config.json")), test::read_file(kPocket + "/config.json"));
-  EXPECT_TRUE(test::read_file(temp_.path("pocket/chat_template.jinja")).starts_with("{% for message in messages %}"));
+  EXPECT_EQ(test::read_file(temp_.path("pocket/source_config.json")),
+            test::read_file(kPocket + "/config.json"));
+  EXPECT_TRUE(
+      test::read_file(temp_.path("pocket/chat_template.jinja")).starts_with("{% for message in messages %}"));
 
   TinyCheckpoint tiny;
   tiny.write(temp_.path("tiny"));
-  test::write_file(temp_.path("tiny/tokenizer_config.json"),
-                   R"({"chat_template": [{"name": "tool_use", "template": "A"}, {"name": "default", "template": "B"}]})");
+  test::write_file(
+      temp_.path("tiny/tokenizer_config.json"),
+      R"({"chat_template": [{"name": "tool_use", "template": "A"}, {"name": "default", "template": "B"}]})");
   const auto report = convert_ok(temp_.path("tiny"), temp_.path("list"));
   EXPECT_EQ(test::read_file(temp_.path("list/chat_template.jinja")), "B");
   ASSERT_EQ(report.notes.size(), 1u);
@@ -204,8 +219,8 @@ TEST_F(ConvertTest, TextsComeAlong) {
 }
 
 TEST_F(ConvertTest, EveryExpertFormat) {
-  for (const auto kind : {TinyCheckpoint::Experts::kBf16, TinyCheckpoint::Experts::kF16, TinyCheckpoint::Experts::kF32,
-                          TinyCheckpoint::Experts::kInt4}) {
+  for (const auto kind : {TinyCheckpoint::Experts::kBf16, TinyCheckpoint::Experts::kF16,
+                          TinyCheckpoint::Experts::kF32, TinyCheckpoint::Experts::kInt4}) {
     const std::string n = std::to_string(static_cast<int>(kind));
     TinyCheckpoint(kind).write(temp_.path("src" + n));
     convert_ok(temp_.path("src" + n), temp_.path("dst" + n));
@@ -218,7 +233,8 @@ TEST_F(ConvertTest, ShardsGiveTheSameWeights) {
   tiny.write(temp_.path("one"));
   tiny.write_sharded(temp_.path("index"), 4, true);
   tiny.write_sharded(temp_.path("shards"), 4, false);
-  for (const char* name : {"one", "index", "shards"}) convert_ok(temp_.path(name), temp_.path(std::string(name) + " out"));
+  for (const char* name : {"one", "index", "shards"})
+    convert_ok(temp_.path(name), temp_.path(std::string(name) + " out"));
   const auto hash = load_ok(temp_.path("one out")).model_hash;
   EXPECT_EQ(load_ok(temp_.path("index out")).model_hash, hash);
   EXPECT_EQ(load_ok(temp_.path("shards out")).model_hash, hash);
@@ -257,7 +273,8 @@ TEST_F(ConvertTest, WiderScalesAreTakenWhereTheyAreExact) {
   for (auto& [name, t] : tiny.tensors) {
     if (!name.ends_with(".weight_scale")) continue;
     std::vector<std::uint8_t> wide(t.data.size() * 2);
-    for (std::size_t i = 0; i < t.data.size() / 2; ++i) std::memcpy(wide.data() + 4 * i + 2, t.data.data() + 2 * i, 2);
+    for (std::size_t i = 0; i < t.data.size() / 2; ++i)
+      std::memcpy(wide.data() + 4 * i + 2, t.data.data() + 2 * i, 2);
     t = {"F32", t.shape, wide};
   }
   tiny.write(temp_.path("f32"));
@@ -369,7 +386,8 @@ TEST_F(ConvertTest, FullDiskIsRefusedWithNumbersBeforeAnythingIsWritten) {
   const auto e = estimate(kPocket);
   ASSERT_TRUE(e.ok());
   const auto r = convert({kPocket, temp_.path("out"), false, e->bytes - 1}, {});
-  expect_error(r, {"needs " + std::to_string(e->bytes), std::to_string(e->bytes - 1) + " are free", "1 more"});
+  expect_error(r,
+               {"needs " + std::to_string(e->bytes), std::to_string(e->bytes - 1) + " are free", "1 more"});
   EXPECT_EQ(r.error().code, ErrorCode::kExhausted);
   EXPECT_TRUE(fs::is_empty(temp_.path()));
 }

@@ -13,7 +13,8 @@ template <class T>
 void expect_error(const Result<T>& r, std::initializer_list<std::string> parts) {
   ASSERT_FALSE(r.ok()) << "an Error was expected, with: " << *parts.begin();
   for (const auto& part : parts) {
-    EXPECT_NE(r.error().text.find(part), std::string::npos) << "'" << part << "' is not in: " << r.error().text;
+    EXPECT_NE(r.error().text.find(part), std::string::npos)
+        << "'" << part << "' is not in: " << r.error().text;
   }
 }
 

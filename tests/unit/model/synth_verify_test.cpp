@@ -52,7 +52,8 @@ TEST(Synth, TheSameSeedGivesTheSameBytes) {
   o.destination = temp.path("c");
   o.seed = 2;
   ASSERT_TRUE(synth(o, {}).ok());
-  const auto a = load_manifest(temp.path("a")), b = load_manifest(temp.path("b")), c = load_manifest(temp.path("c"));
+  const auto a = load_manifest(temp.path("a")), b = load_manifest(temp.path("b")),
+             c = load_manifest(temp.path("c"));
   ASSERT_TRUE(a.ok()) << a.error().text;
   EXPECT_EQ(a->model_hash, b->model_hash);
   EXPECT_NE(a->model_hash, c->model_hash);
@@ -147,7 +148,8 @@ TEST(Verify, NamesOnlyTheFirstBadPartsButCountsAll) {
   const std::string path = folder + "/experts-00001.safetensors";
   test::write_file(path, std::string(fs::file_size(path), '\0'));
   test::write_file(folder + "/experts-00000.safetensors", std::string(fs::file_size(path), '\0'));
-  test::write_file(folder + "/dense.safetensors", std::string(fs::file_size(folder + "/dense.safetensors"), '\0'));
+  test::write_file(folder + "/dense.safetensors",
+                   std::string(fs::file_size(folder + "/dense.safetensors"), '\0'));
   const auto r = verify(folder, {});
   ASSERT_TRUE(r.ok());
   EXPECT_EQ(r->bad.size(), 20u);

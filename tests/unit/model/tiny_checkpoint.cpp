@@ -43,7 +43,8 @@ std::string safetensors_bytes(const std::map<std::string, TinyTensor>& tensors) 
   Json header = Json::object();
   std::string data;
   for (const auto& [name, t] : tensors) {
-    header[name] = {{"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {data.size(), data.size() + t.data.size()}}};
+    header[name] = {
+        {"dtype", t.dtype}, {"shape", t.shape}, {"data_offsets", {data.size(), data.size() + t.data.size()}}};
     data.append(reinterpret_cast<const char*>(t.data.data()), t.data.size());
   }
   return raw_safetensors(header.dump(), 0) + data;
@@ -54,7 +55,8 @@ std::uint32_t TinyCheckpoint::next() {
   return static_cast<std::uint32_t>(state_ >> 33);
 }
 
-void TinyCheckpoint::add(const std::string& name, const std::string& dtype, const std::vector<std::uint64_t>& shape) {
+void TinyCheckpoint::add(const std::string& name, const std::string& dtype,
+                         const std::vector<std::uint64_t>& shape) {
   TinyTensor t{dtype, shape, {}};
   std::uint64_t n = 1;
   for (const auto d : shape) n *= d;
@@ -71,7 +73,8 @@ void TinyCheckpoint::add(const std::string& name, const std::string& dtype, cons
   tensors[name] = std::move(t);
 }
 
-void TinyCheckpoint::add_packed(const std::string& module, std::uint64_t rows, std::uint64_t cols, std::uint64_t group) {
+void TinyCheckpoint::add_packed(const std::string& module, std::uint64_t rows, std::uint64_t cols,
+                                std::uint64_t group) {
   TinyTensor words{"I32", {rows, cols / 8}, std::vector<std::uint8_t>(rows * cols / 2)};
   for (auto& b : words.data) b = static_cast<std::uint8_t>(next());
   tensors[module + ".weight_packed"] = std::move(words);
@@ -104,11 +107,15 @@ TinyCheckpoint::TinyCheckpoint(Experts experts) {
             {"torch_dtype", "bfloat16"},
             {"tie_word_embeddings", false},
             {"eos_token_id", 3}};
-  generation = {{"eos_token_id", {3, 4}}, {"do_sample", true}, {"temperature", 0.7}, {"top_k", 20}, {"top_p", 0.8}};
+  generation = {
+      {"eos_token_id", {3, 4}}, {"do_sample", true}, {"temperature", 0.7}, {"top_k", 20}, {"top_p", 0.8}};
   if (experts == Experts::kInt4) {
-    config["quantization_config"] = Json::parse(R"({"quant_method": "compressed-tensors", "format": "pack-quantized",
-      "ignore": ["lm_head", "re:.*self_attn.*"], "config_groups": {"group_0": {"targets": ["Linear"], "weights":
-      {"num_bits": 4, "type": "int", "symmetric": true, "strategy": "group", "group_size": 32, "actorder": null}}}})");
+    config["quantization_config"] = Json::parse(R"({
+      "quant_method": "compressed-tensors", "format": "pack-quantized",
+      "ignore": ["lm_head", "re:.*self_attn.*"],
+      "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+        "num_bits": 4, "type": "int", "symmetric": true, "strategy": "group",
+        "group_size": 32, "actorder": null}}}})");
   }
   add("model.embed_tokens.weight", "BF16", {kVocab, kHidden});
   add("model.norm.weight", "BF16", {kHidden});
@@ -132,9 +139,12 @@ TinyCheckpoint::TinyCheckpoint(Experts experts) {
     for (std::uint64_t e = 0; e < kExperts; ++e) {
       const std::string expert = layer + "mlp.experts." + std::to_string(e) + ".";
       for (const std::string part : {"gate_proj", "up_proj", "down_proj"}) {
-        const std::uint64_t rows = part == "down_proj" ? kHidden : kWidth, cols = part == "down_proj" ? kWidth : kHidden;
-        if (experts == Experts::kInt4) add_packed(expert + part, rows, cols, 32);
-        else add(expert + part + ".weight", dtype, {rows, cols});
+        const std::uint64_t rows = part == "down_proj" ? kHidden : kWidth,
+                            cols = part == "down_proj" ? kWidth : kHidden;
+        if (experts == Experts::kInt4)
+          add_packed(expert + part, rows, cols, 32);
+        else
+          add(expert + part + ".weight", dtype, {rows, cols});
       }
     }
   }

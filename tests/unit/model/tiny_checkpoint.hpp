@@ -28,8 +28,8 @@ struct TinyTensor {
   std::vector<std::uint8_t> data;
 };
 
-/// A small Qwen3-MoE checkpoint in memory: 2 layers, hidden 64, 2 heads of 16, 4 experts of width 32, 40 tokens.
-/// Tests change it before they write it.
+/// A small Qwen3-MoE checkpoint in memory: 2 layers, hidden 64, 2 heads of 16, 4 experts of width 32, 40
+/// tokens. Tests change it before they write it.
 class TinyCheckpoint {
  public:
   enum class Experts { kBf16, kF16, kF32, kInt4, kFused };

@@ -1,10 +1,10 @@
+#include "plan/memory.hpp"
+
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
-
-#include "plan/memory.hpp"
 
 namespace wisp::plan {
 namespace {
@@ -48,7 +48,8 @@ TEST_F(MemoryTest, Version2TightestEnclosingGroup) {
   write("cgroup/outer/inner/memory.current", "1048576\n");
   write("cgroup/outer/memory.max", "1073741824\n");
   write("cgroup/outer/memory.current", "536870912\n");
-  write("cgroup/outer/memory.stat", "anon 1\ninactive_file 104857600\nactive_file 104857600\nslab_reclaimable 0\n");
+  write("cgroup/outer/memory.stat",
+        "anon 1\ninactive_file 104857600\nactive_file 104857600\nslab_reclaimable 0\n");
   EXPECT_EQ(available_memory_in(files_), (1024 - 512 + 200) * kMiB);
   write("cgroup/outer/inner/memory.high", "104857600\n");
   EXPECT_EQ(available_memory_in(files_), 99 * kMiB);
@@ -86,7 +87,9 @@ TEST_F(MemoryTest, QuotasRoundUpToWholeCores) {
   EXPECT_EQ(cores_within_quota(files_, 8), 8u);
 }
 
-TEST(UsableCores, AtLeastOne) { EXPECT_GE(usable_cores(), 1u); }
+TEST(UsableCores, AtLeastOne) {
+  EXPECT_GE(usable_cores(), 1u);
+}
 
 }  // namespace
 }  // namespace wisp::plan

@@ -15,13 +15,15 @@ constexpr std::uint64_t kGiB = 1024 * kMiB;
 
 struct Shape {
   const char* name;
-  std::uint32_t layers, dense_layers, hidden, heads, kv_heads, head_dim, experts, top_k, moe_width, vocab, positions;
+  std::uint32_t layers, dense_layers, hidden, heads, kv_heads, head_dim, experts, top_k, moe_width, vocab,
+      positions;
   std::uint64_t stride, dense_bytes;
 };
 constexpr Shape kPocket{"pocket", 8, 0, 256, 6, 2, 64, 32, 4, 128, 4096, 2048, 57344, 6 * kMiB};
 constexpr Shape kQwen30B{"qwen3-30b", 48, 0, 2048, 32, 4, 128, 128, 8, 768, 151936, 40960, 2506752, 3 * kGiB};
 // More than 2^32 bytes of experts in a layer, and more than 2^39 in all.
-constexpr Shape kDeepSeekV3{"deepseek-v3", 61, 3, 7168, 128, 128, 128, 256, 8, 2048, 129280, 163840, 46153728, 18 * kGiB};
+constexpr Shape kDeepSeekV3{"deepseek-v3", 61, 3,    7168,   128,    128,      128,
+                            256,           8,  2048, 129280, 163840, 46153728, 18 * kGiB};
 constexpr Shape kDense{"dense", 4, 4, 512, 8, 8, 64, 0, 0, 0, 32000, 4096, 0, 100 * kMiB};
 
 model::Manifest make_manifest(const Shape& s) {
@@ -59,8 +61,8 @@ TEST(Plan, TermsAddUpAndStayWithinTheBudget) {
   ASSERT_TRUE(plan.ok()) << plan.error().text;
   EXPECT_EQ(plan->total(), plan->dense_bytes + std::uint64_t{plan->slots} * 57344 +
                                std::uint64_t{plan->kv_pages} * plan->kv_page_bytes + plan->scratch_bytes +
-                               plan->journal_bytes + plan->desks_bytes + plan->page_table_bytes + plan->process_bytes +
-                               plan->reserve_bytes);
+                               plan->journal_bytes + plan->desks_bytes + plan->page_table_bytes +
+                               plan->process_bytes + plan->reserve_bytes);
   EXPECT_LE(plan->total(), 512 * kMiB);
   EXPECT_EQ(plan->slots, 256u) << "all experts fit";
   EXPECT_EQ(plan->ctx, 2048u);

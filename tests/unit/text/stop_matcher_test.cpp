@@ -42,7 +42,8 @@ TEST(StopMatcher, SendsNothingOfAStopThatSpansTokens) {
   EXPECT_EQ(run({stop}, {"one <E", "ND> two"}).deltas, (Deltas{"one ", ""}));
   EXPECT_EQ(run({stop}, {"one ", "<", "EN", "D>"}).deltas, (Deltas{"one ", "", "", ""}));
   EXPECT_EQ(run({stop}, {"<END>"}).text, "");
-  EXPECT_EQ(run({stop}, {"a<E", "N", "O", "<EN", "D", "> b", "c"}).deltas, (Deltas{"a", "", "<ENO", "", "", "", ""}));
+  EXPECT_EQ(run({stop}, {"a<E", "N", "O", "<EN", "D", "> b", "c"}).deltas,
+            (Deltas{"a", "", "<ENO", "", "", "", ""}));
   EXPECT_EQ(run({stop}, {"a", "<EN"}).text, "a<EN");
 }
 

@@ -14,7 +14,9 @@ struct Refusal {
   const char* text;  // a part of the message
 };
 
-void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+void PrintTo(const Refusal& refusal, std::ostream* out) {
+  *out << refusal.name;
+}
 
 class TokenizerFile : public ::testing::TestWithParam<Refusal> {};
 
@@ -47,38 +49,80 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"no_model", [](Json& j) { j.erase("model"); }, kInvalid, "model: missing"},
         Refusal{"other_model", [](Json& j) { j["model"]["type"] = "Unigram"; }, kUnsupported, "Unigram"},
         Refusal{"vocab_array", [](Json& j) { j["model"]["vocab"] = Json::array(); }, kInvalid, "model.vocab"},
-        Refusal{"id_range", [](Json& j) { j["model"]["vocab"]["dog"] = 1U << 30; }, kInvalid, "\"dog\": id 1073741824 out of range"},
+        Refusal{"id_range", [](Json& j) { j["model"]["vocab"]["dog"] = 1U << 30; }, kInvalid,
+                "\"dog\": id 1073741824 out of range"},
         Refusal{"id_negative", [](Json& j) { j["model"]["vocab"]["dog"] = -1; }, kInvalid, "\"dog\""},
         Refusal{"id_text", [](Json& j) { j["model"]["vocab"]["dog"] = "7"; }, kInvalid, "\"dog\""},
         Refusal{"id_huge", [](Json& j) { j["model"]["vocab"]["dog"] = 1e300; }, kInvalid, "\"dog\""},
         Refusal{"id_twice", [](Json& j) { j["model"]["vocab"]["dogcat"] = 5; }, kInvalid, "id 5 belongs to"},
-        Refusal{"byte_gone", [](Json& j) { j["model"]["vocab"].erase("!"); }, kInvalid, "no token for byte 33"},
-        Refusal{"long_token", [](Json& j) { j["model"]["vocab"][std::string(5000, 'a')] = 5000; }, kInvalid, "longer than 4096"},
-        Refusal{"merge_unknown", [](Json& j) { j["model"]["merges"][3] = Json::array({"d", "unknown"}); }, kInvalid,
-                "model.merges: [3]: piece \"unknown\" is not in the vocabulary"},
-        Refusal{"merge_result", [](Json& j) { j["model"]["merges"][3] = "~ ~~~~"; }, kInvalid, "model.merges: [3]"},
-        Refusal{"merge_three", [](Json& j) { j["model"]["merges"][0] = "a b c"; }, kInvalid, "model.merges: [0]"},
+        Refusal{"byte_gone", [](Json& j) { j["model"]["vocab"].erase("!"); }, kInvalid,
+                "no token for byte 33"},
+        Refusal{"long_token", [](Json& j) { j["model"]["vocab"][std::string(5000, 'a')] = 5000; }, kInvalid,
+                "longer than 4096"},
+        Refusal{"merge_unknown",
+                [](Json& j) {
+                  j["model"]["merges"][3] = Json::array({"d", "unknown"});
+                },
+                kInvalid, "model.merges: [3]: piece \"unknown\" is not in the vocabulary"},
+        Refusal{"merge_result", [](Json& j) { j["model"]["merges"][3] = "~ ~~~~"; }, kInvalid,
+                "model.merges: [3]"},
+        Refusal{"merge_three", [](Json& j) { j["model"]["merges"][0] = "a b c"; }, kInvalid,
+                "model.merges: [0]"},
         Refusal{"merge_number", [](Json& j) { j["model"]["merges"][0] = 5; }, kInvalid, "model.merges: [0]"},
-        Refusal{"merge_alphabet", [](Json& j) { j["model"]["merges"][0] = "\xE4\xB8\xAD a"; }, kInvalid, "model.merges: [0]"},
-        Refusal{"added_clash", [](Json& j) { j["added_tokens"][0]["id"] = 5; }, kInvalid, "added_tokens[0]: id 5 belongs to"},
-        Refusal{"added_twice", [](Json& j) { j["added_tokens"].push_back({{"id", 4999}, {"content", "<|im_end|>"}}); }, kInvalid,
-                "\"<|im_end|>\" stands there twice"},
-        Refusal{"added_vocab", [](Json& j) { j["added_tokens"].push_back({{"id", 4999}, {"content", "!"}}); }, kInvalid,
-                "id 4999 here and 0 in the vocabulary"},
-        Refusal{"added_empty", [](Json& j) { j["added_tokens"][0]["content"] = ""; }, kInvalid, "added_tokens[0]"},
-        Refusal{"added_flag", [](Json& j) { j["added_tokens"][0]["special"] = "yes"; }, kInvalid, "special is not true or false"},
-        Refusal{"normalizer", [](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }, kUnsupported, "\"NFKC\""},
+        Refusal{"merge_alphabet", [](Json& j) { j["model"]["merges"][0] = "\xE4\xB8\xAD a"; }, kInvalid,
+                "model.merges: [0]"},
+        Refusal{"added_clash", [](Json& j) { j["added_tokens"][0]["id"] = 5; }, kInvalid,
+                "added_tokens[0]: id 5 belongs to"},
+        Refusal{"added_twice",
+                [](Json& j) {
+                  j["added_tokens"].push_back({{"id", 4999}, {"content", "<|im_end|>"}});
+                },
+                kInvalid, "\"<|im_end|>\" stands there twice"},
+        Refusal{"added_vocab",
+                [](Json& j) {
+                  j["added_tokens"].push_back({{"id", 4999}, {"content", "!"}});
+                },
+                kInvalid, "id 4999 here and 0 in the vocabulary"},
+        Refusal{"added_empty", [](Json& j) { j["added_tokens"][0]["content"] = ""; }, kInvalid,
+                "added_tokens[0]"},
+        Refusal{"added_flag", [](Json& j) { j["added_tokens"][0]["special"] = "yes"; }, kInvalid,
+                "special is not true or false"},
+        Refusal{"normalizer",
+                [](Json& j) {
+                  j["normalizer"] = {{"type", "NFKC"}};
+                },
+                kUnsupported, "\"NFKC\""},
         Refusal{"pre_none", [](Json& j) { j["pre_tokenizer"] = nullptr; }, kUnsupported, "pre_tokenizer"},
-        Refusal{"pre_metaspace", [](Json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; }, kUnsupported, "\"Metaspace\""},
-        Refusal{"pre_prefix", [](Json& j) { j["pre_tokenizer"] = {{"type", "ByteLevel"}}; }, kUnsupported, "add_prefix_space"},
-        Refusal{"pre_no_bytes", [](Json& j) { j["pre_tokenizer"] = split_step("a"); }, kUnsupported, "no ByteLevel"},
-        Refusal{"pre_order", [](Json& j) { pre_tokenize(j, {kByteLevel, split_step("a")}); }, kUnsupported, "after ByteLevel"},
-        Refusal{"pre_many", [](Json& j) { pre_tokenize(j, std::vector<Json>(40, split_step("a"))); }, kInvalid, "more than 32 steps"},
-        Refusal{"pre_regex", [](Json& j) { pre_tokenize(j, {split_step("(a"), kByteLevel}); }, kInvalid, "not a valid regular expression"},
+        Refusal{"pre_metaspace",
+                [](Json& j) {
+                  j["pre_tokenizer"] = {{"type", "Metaspace"}};
+                },
+                kUnsupported, "\"Metaspace\""},
+        Refusal{"pre_prefix",
+                [](Json& j) {
+                  j["pre_tokenizer"] = {{"type", "ByteLevel"}};
+                },
+                kUnsupported, "add_prefix_space"},
+        Refusal{"pre_no_bytes", [](Json& j) { j["pre_tokenizer"] = split_step("a"); }, kUnsupported,
+                "no ByteLevel"},
+        Refusal{"pre_order",
+                [](Json& j) {
+                  pre_tokenize(j, {kByteLevel, split_step("a")});
+                },
+                kUnsupported, "after ByteLevel"},
+        Refusal{"pre_many", [](Json& j) { pre_tokenize(j, std::vector<Json>(40, split_step("a"))); },
+                kInvalid, "more than 32 steps"},
+        Refusal{"pre_regex",
+                [](Json& j) {
+                  pre_tokenize(j, {split_step("(a"), kByteLevel});
+                },
+                kInvalid, "not a valid regular expression"},
         Refusal{"decoder", [](Json& j) { j["decoder"]["type"] = "Metaspace"; }, kUnsupported, "decoder"},
         Refusal{"dropout", [](Json& j) { j["model"]["dropout"] = 0.1; }, kUnsupported, "dropout"},
-        Refusal{"byte_fallback", [](Json& j) { j["model"]["byte_fallback"] = true; }, kUnsupported, "byte_fallback"},
-        Refusal{"suffix", [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, kUnsupported, "end_of_word_suffix"}),
+        Refusal{"byte_fallback", [](Json& j) { j["model"]["byte_fallback"] = true; }, kUnsupported,
+                "byte_fallback"},
+        Refusal{"suffix", [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, kUnsupported,
+                "end_of_word_suffix"}),
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(TokenizerFile, IsRefusedWhenCutOrNested) {

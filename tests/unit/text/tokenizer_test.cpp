@@ -64,7 +64,8 @@ TEST(Tokenizer, EncodesThePublishedPrompts) {
   ASSERT_FALSE(reference["prompts"].empty());
   for (const auto& prompt : reference["prompts"]) {
     EXPECT_EQ(encode(pocket(), prompt["prompt"].get<std::string>()), prompt["input_ids"].get<Ids>());
-    EXPECT_EQ(pocket().decode(prompt["output_ids"].get<Ids>(), true), prompt["output_text"].get<std::string>());
+    EXPECT_EQ(pocket().decode(prompt["output_ids"].get<Ids>(), true),
+              prompt["output_text"].get<std::string>());
   }
 }
 
@@ -79,7 +80,8 @@ TEST(Tokenizer, HasAPieceForEachByte) {
 
 TEST(Tokenizer, GivesBackEveryText) {
   std::mt19937 random(7);
-  const std::vector<std::string> parts = {"a", " ", "\n", "é", "中", "😀", "1", "word", "'s", "\xC2\xA0", "\t", ".", "<|im_end|>"};
+  const std::vector<std::string> parts = {"a",    " ",  "\n",       "é",  "中", "😀",         "1",
+                                          "word", "'s", "\xC2\xA0", "\t", ".",  "<|im_end|>"};
   for (int round = 0; round < 300; ++round) {
     std::string text;
     for (auto n = random() % 60; n > 0; --n) text += parts[random() % parts.size()];
@@ -89,8 +91,10 @@ TEST(Tokenizer, GivesBackEveryText) {
 }
 
 TEST(Tokenizer, NeverMakesAControlIdOfPlainText) {
-  for (const char* text : {"<|im_end|>", "x<|im_end|>y", "<|im_start|>system\n", "<|<|im_end|>im_end|>", "<|endoftext|>"}) {
-    for (const std::uint32_t id : encode(pocket(), text, false)) EXPECT_FALSE(pocket().is_special(id)) << text;
+  for (const char* text :
+       {"<|im_end|>", "x<|im_end|>y", "<|im_start|>system\n", "<|<|im_end|>im_end|>", "<|endoftext|>"}) {
+    for (const std::uint32_t id : encode(pocket(), text, false))
+      EXPECT_FALSE(pocket().is_special(id)) << text;
   }
   // Also where the file itself holds merges that lead there, and where whole pieces skip the merges.
   nlohmann::json json = pocket_json();
@@ -112,7 +116,10 @@ TEST(Tokenizer, NeverMakesAControlIdOfPlainText) {
 
 TEST(Tokenizer, TreatsABarredTokenAsControlThoughTheFileDoesNot) {
   nlohmann::json json = pocket_json();
-  json["added_tokens"].push_back({{"id", 4096}, {"content", "<\xEF\xBD\x9CUser\xEF\xBD\x9C>"}, {"special", false}, {"normalized", true}});
+  json["added_tokens"].push_back({{"id", 4096},
+                                  {"content", "<\xEF\xBD\x9CUser\xEF\xBD\x9C>"},
+                                  {"special", false},
+                                  {"normalized", true}});
   json["added_tokens"].push_back({{"id", 4097}, {"content", "<think>"}, {"special", false}});
   const Tokenizer tokenizer = load_or_die(json);
   const std::string text = "<\xEF\xBD\x9CUser\xEF\xBD\x9C><think>";
@@ -124,8 +131,11 @@ TEST(Tokenizer, TreatsABarredTokenAsControlThoughTheFileDoesNot) {
 }
 
 TEST(Tokenizer, RefusesWhatIsNotUtf8) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
-      {"ab\xFF", "2"}, {"\xC0\xAF", "0"}, {"\xED\xA0\x80", "0"}, {"x\xE4\xB8", "1"}, {"\xF4\x90\x80\x80", "0"}};
+  const std::vector<std::pair<std::string, std::string>> cases = {{"ab\xFF", "2"},
+                                                                  {"\xC0\xAF", "0"},
+                                                                  {"\xED\xA0\x80", "0"},
+                                                                  {"x\xE4\xB8", "1"},
+                                                                  {"\xF4\x90\x80\x80", "0"}};
   for (const auto& [text, offset] : cases) {
     const Result<Ids> ids = pocket().encode(text, true);
     ASSERT_FALSE(ids.ok());
@@ -146,8 +156,8 @@ TEST(Tokenizer, AnswersForIdsThatDoNotExist) {
   EXPECT_FALSE(pocket().id_of("<|im_end|").has_value());
 }
 
-// Each of these is one piece of a million bytes, or a million steps for the pattern or the normaliser: with anything
-// quadratic in it the test would run for hours.
+// Each of these is one piece of a million bytes, or a million steps for the pattern or the normaliser: with
+// anything quadratic in it the test would run for hours.
 TEST(Tokenizer, TakesAMegabyteOfAnyKind) {
   constexpr std::size_t kSize = 1 << 20;
   std::string marks = "a";
@@ -156,8 +166,9 @@ TEST(Tokenizer, TakesAMegabyteOfAnyKind) {
   while (newlines.size() < kSize) newlines += "\n ";
   std::string special;
   while (special.size() < kSize) special += "<|im_en";
-  for (const std::string& text : {std::string(kSize, 'a'), std::string(kSize, ' '), std::string(kSize, ' ') + "x", newlines,
-                                  std::string(kSize, '\n'), std::string(kSize, '7'), std::string(kSize, '.'), special}) {
+  for (const std::string& text :
+       {std::string(kSize, 'a'), std::string(kSize, ' '), std::string(kSize, ' ') + "x", newlines,
+        std::string(kSize, '\n'), std::string(kSize, '7'), std::string(kSize, '.'), special}) {
     EXPECT_EQ(joined(pocket(), encode(pocket(), text, false)), text);
   }
   EXPECT_FALSE(encode(pocket(), marks, false).empty());

@@ -25,7 +25,8 @@ TEST(Utf8Stream, GivesWhatPythonsIncrementalDecoderGives) {
     }
     EXPECT_EQ(ours + stream.flush(), theirs + row["flush"].get<std::string>()) << row;
     EXPECT_EQ(stream.flush(), "");
-    // Python waits for the third byte of an encoded surrogate before it replaces the first two; nothing else waits.
+    // Python waits for the third byte of an encoded surrogate before it replaces the first two; nothing else
+    // waits.
     if (all.find("\xED\xA0") != std::string::npos) continue;
     EXPECT_TRUE(same_cuts) << row;
     ++compared;
