@@ -41,7 +41,7 @@ std::string stage_rows(const Json& stages) {
     std::string waits = text_of(s["waits_for"]);
     if (!waits.empty())
       waits += print(" (%.1f s)", s["waits_s"].get<double>());
-    else if (s["alive"].get<bool>())
+    else if (s["alive"].get<bool>() && !s["stopped"].get<bool>() && number(s["traced_by"]) == 0)
       waits = "nothing: it runs";
     const std::string pid = s["alive"].get<bool>() ? std::to_string(number(s["pid"])) : "-";
     text += print("%-8s %8s %6llu %9llu  %-28s %s\n", text_of(s["stage"]).c_str(), pid.c_str(),

@@ -66,7 +66,8 @@ RunFigures figures_of(const RunState& state) {
 std::string table(const Answer& a, const RunFigures& f) {
   std::string text;
   if (a.ttft_s > 0)
-    text += row("time to first token", print("%.2f s", a.ttft_s), count(a.prompt_tokens, "prompt token"));
+    text += row("time to first token", print("%.2f s", a.ttft_s),
+                a.prompt_tokens != 0 ? count(a.prompt_tokens, "prompt token") : "");
   text += row("speed", a.decode_tok_s > 0 ? print("%.1f tokens per second", a.decode_tok_s) : "-",
               count(a.completion_tokens, "token") + " written");
   if (f.experts != 0) {
@@ -78,7 +79,7 @@ std::string table(const Answer& a, const RunFigures& f) {
               "experts: " + plan::format_size(f.expert_bytes_read));
   text += row("peak memory", plan::format_size(f.ram_peak_bytes),
               "of " + plan::format_size(f.ram_budget_bytes) + " allowed");
-  if (a.seed)
+  if (a.seed && *a.seed != 0)
     text +=
         row("seed", std::to_string(*a.seed), "--seed " + std::to_string(*a.seed) + " repeats this answer");
   if (a.resumes != 0) text += row("connection resumed", count(a.resumes, "time"));

@@ -41,6 +41,7 @@ class CrashPoints : public ::testing::TestWithParam<const char*> {};
 TEST_P(CrashPoints, EachStageDiesAtEachOfItsPoints) {
   RunSettings settings;
   settings.io = GetParam();
+  settings.prompt_chunk = 4;  // so that the gate after one step lies in the middle of the prompt
   TestRun run(settings);
   const Seen golden = run.ask_and_wait(kQuestion, kTokens);
   ASSERT_TRUE(golden.error.empty()) << golden.error;

@@ -96,7 +96,7 @@ class Budget(unittest.TestCase):
     def test_smallest_budget_works_and_a_smaller_one_is_refused_with_it(self):
         p = wisp("run", model(), "-p", "What is a dog?", "--ram", "8M", check=False)
         self.assertNotEqual(p.returncode, 0)
-        found = re.search(r"--ram (\S+?)[).,\s]", p.stderr)
+        found = re.search(r"needs at least .*?--ram (\S+?)[).,\s]", p.stderr)
         self.assertTrue(found, p.stderr)
         smallest = found.group(1)
         out = run_json(model(), "-p", "What is a dog?", "--ram", smallest)

@@ -40,7 +40,8 @@ class Run(unittest.TestCase):
         out = run_json(model(), "-p", "What is a dog?", "-n", 3)
         self.assertEqual((out["finish_reason"], out["completion_tokens"]), ("length", 3))
         raw = run_json(model(), "--raw", "-p", "<|im_start|>user\nWhat is a dog?<|im_end|>\n<|im_start|>assistant\n")
-        self.assertGreater(raw["prompt_tokens"], 13)     # special strings in text are text
+        self.assertEqual(raw["prompt_tokens"], 13)       # no template: special strings of a raw prompt are tokens
+        self.assertTrue(raw["text"].startswith("dog (noun)"))
 
     def test_ids_without_tokenizer(self):
         out = run_json(model("oracle/int4"), "--ids", "1,2,3", "-n", 4, "--ignore-eos")

@@ -22,7 +22,7 @@ class Gateway(unittest.TestCase):
     def test_models_and_health(self):
         status, _, body = self.server.request("GET", "/v1/models")
         self.assertEqual(status, 200)
-        self.assertEqual(json.loads(body)["data"][0]["id"].split("/")[-1].startswith("model-pocket"), True)
+        self.assertEqual(json.loads(body)["data"][0]["id"], "pocket-dictionary")
         self.assertEqual(self.server.request("GET", "/health")[0], 200)
         self.assertEqual(self.server.request("GET", "/nothing")[0], 404)
         self.assertEqual(self.server.request("GET", "/v1/chat/completions")[0], 405)
@@ -114,7 +114,11 @@ class Gateway(unittest.TestCase):
             s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
             s.recv(200)
             s.close()
-        self.assertEqual(self.server.post("/v1/chat/completions", DOG)[0], 200)
+        for _ in range(1000):                                  # 429 while the last cancellations are on their way
+            status = self.server.post("/v1/chat/completions", DOG)[0]
+            if status != 429:
+                break
+        self.assertEqual(status, 200)
 
     def test_hostile_http(self):
         for junk in (b"\0" * 200, b"GET " + b"A" * 100000 + b" HTTP/1.1\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n"):

@@ -65,7 +65,13 @@ class SameBytes(unittest.TestCase):
             plain = {"slots": EXPERTS, "threads": 1, "prompt": n, "chunk": 64, "topology": "full"}
             golden[n] = run_logits(model(), *flags(plain))
             self.assertEqual(len(golden[n][1]), TOKENS * 4096 * 4)
-        rows = ([dict(zip(AXES, v)) for v in itertools.product(*AXES.values())] if FULL else pairwise(AXES))
+        if FULL:
+            rows = [dict(zip(AXES, v)) for v in itertools.product(*AXES.values())]
+        else:
+            # The slow pairs, long prompts row by row and by the plain loops, are for the full product.
+            rows = pairwise(dict(AXES, prompt=[49, 200, 777], isa=["best"]))
+            rows += pairwise(dict(AXES, prompt=[49], isa=["ref"], chunk=[7, 64]))
+            rows.append({"slots": MINIMUM, "threads": 2, "prompt": 1500, "chunk": 64, "topology": "full", "isa": "best"})
         for row in rows:
             with self.subTest(**row):
                 env = {"WISP_ISA": "ref"} if row["isa"] == "ref" else {}
@@ -82,7 +88,7 @@ class SameBytes(unittest.TestCase):
             out = run_json(model(), "--ids", ",".join(map(str, prompt_of(n))), "-n", 1, "--ignore-eos",
                            "--experts-ram", MINIMUM * STRIDE, "--prompt-chunk", chunk)
             self.assertLessEqual(out["expert_bytes_read"], (n // chunk) * EXPERTS * STRIDE)
-            self.assertGreater(out["expert_bytes_read"], EXPERTS // 2 * STRIDE)
+            self.assertGreater(out["expert_bytes_read"], 8 * MINIMUM * STRIDE)
 
     def test_beside_others(self):
         """A request alone and beside three others: the same events but for id and created."""

@@ -89,7 +89,8 @@ class Server:
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                         env=dict(os.environ, **(env or {})))
         self.errors = []
-        threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True).start()
+        self.reader = threading.Thread(target=lambda: self.errors.extend(self.process.stderr), daemon=True)
+        self.reader.start()
         first = self.process.stdout.readline()
         found = re.match(r"listening on http://127\.0\.0\.1:(\d+)", first)
         if not found:
@@ -109,6 +110,8 @@ class Server:
             self.process.send_signal(signal.SIGINT)
         self.process.wait(WATCHDOG)
         self.process.stdout.close()
+        self.reader.join()
+        self.process.stderr.close()
 
     def request(self, method, path, body=None, headers=None):
         """(status, headers, bytes)"""

@@ -51,8 +51,8 @@ PrivateRuntimeDir::PrivateRuntimeDir() {
   path_ = ::mkdtemp(name.data());
   ::setenv("XDG_RUNTIME_DIR", path_.c_str(), 1);
   // A sanitizer turns a fault into an exit status; a toy is to die of the signal itself.
-  for (const char* name : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"})
-    ::setenv(name, "handle_segv=0:handle_abort=0", 1);
+  for (const char* variable : {"ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"})
+    ::setenv(variable, "handle_segv=0:handle_abort=0", 1);
 }
 
 PrivateRuntimeDir::~PrivateRuntimeDir() {

@@ -1,7 +1,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/mman.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -186,6 +187,39 @@ TEST_P(IoTest, TombstoneHangsUpWithTheBackend) {
   EXPECT_EQ(::poll(&p, 1, 0), 0);
   b.reset();
   EXPECT_EQ(::poll(&p, 1, 10'000), 1);
+  EXPECT_NE(p.revents & POLLHUP, 0);
+}
+
+TEST_P(IoTest, TombstoneHangsUpAfterAKill) {
+  NEED_BACKEND(backend());
+  int ends[2], ready[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::close(ends[0]);
+    auto b = backend(Fd(ends[1]));
+    // io_uring's fixed file is then the only reference: a descriptor of the process would go too early.
+    bool right = b && (::fcntl(ends[1], F_GETFD) < 0) == (GetParam() == "uring");
+    for (std::uint64_t i = 0; right && i < 8; ++i)
+      right = b->submit({file_.fd.get(), i * kMiB, kMiB, memory_.data + i * kMiB, i});
+    if (right) b->flush();
+    const char byte = right ? 'y' : 'n';
+    if (::write(ready[1], &byte, 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  const Fd reader(ends[0]), ready_reader(ready[0]);
+  ::close(ends[1]);
+  ::close(ready[1]);
+  char byte = 0;
+  ASSERT_EQ(::read(ready_reader.get(), &byte, 1), 1);
+  EXPECT_EQ(byte, 'y');
+  pollfd p{reader.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&p, 1, 0), 0);
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  EXPECT_EQ(::poll(&p, 1, 20'000), 1);
   EXPECT_NE(p.revents & POLLHUP, 0);
 }
 
