@@ -49,9 +49,10 @@ std::uint64_t monotonic_now() {
 }
 
 std::uint64_t engine_now(const Life& life) {
-  // Offset first: a pause that ends in between makes the clock late by less than one read, never early.
-  const std::uint64_t offset = life.pause_offset_ns.load(std::memory_order_acquire);
+  // `since` first: whoever ends a pause stores the offset before it clears `since`. So a pause that ends between the
+  // two loads makes the clock late by its length, never early.
   const std::uint64_t since = life.paused_since_ns.load(std::memory_order_acquire);
+  const std::uint64_t offset = life.pause_offset_ns.load(std::memory_order_acquire);
   const std::uint64_t now = since != 0 ? since : monotonic_now();
   return now > offset ? now - offset : 0;
 }

@@ -31,7 +31,7 @@ void add_synth(CLI::App& app, int& exit_code) {
   CLI::App* sub =
       app.add_subcommand("synth", "Write a random model in the shape of a real one, for measurements");
   const auto o = std::make_shared<model::SynthOptions>();
-  sub->add_option("DST", o->destination, "The model folder to make")->required();
+  sub->add_option("--out,DST", o->destination, "The model folder to make")->required();
   sub->add_option("--like", o->like, "The shape to start from")
       ->check(CLI::IsMember(model::synth_shapes()))
       ->capture_default_str();

@@ -3,9 +3,10 @@
     python3 -m venv /tmp/oracle && /tmp/oracle/bin/pip install tokenizers transformers jinja2
     /tmp/oracle/bin/python tests/oracle/tokenizer_vectors.py
 
-Sections: `tokenizers` (name -> tokenizer.json as text, made here from the bundled checkpoint's so that each pattern and
-option is tried), `encode` (text -> ids, specials as ids and as text), `decode` (ids -> text), `chats` (template and
-messages -> rendered text), `utf8` (pieces of bytes -> pieces of text by Python's incremental decoder).
+Sections: `encode` (name -> overrides of the bundled tokenizer.json, so that each pattern and option is tried,
+and rows of text, ids with specials as ids, ids with specials as text where they differ), `decode` (ids ->
+text, with and without specials), `utf8` (pieces of bytes -> pieces of text by Python's incremental decoder),
+`chats` (template and messages -> rendered text).
 """
 
 import codecs
@@ -22,7 +23,10 @@ POCKET = ROOT / "tests/data/pocket-dictionary"
 OUT = ROOT / "tests/unit/text/tokenizer_vectors.json"
 SEED = 20240607
 
-GLM = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+GLM = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 MARKS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -35,8 +39,10 @@ THREE_SPLITS = [
 ]
 O200K = "|".join(
     [
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*"
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
         r"\p{N}{1,3}",
         r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
         r"\s*[\r\n]+",
@@ -127,28 +133,85 @@ def class_texts():
 
 
 FIXED = [
-    "", " ", "  ", "\n", "\r\n", "a", "Hello world", "What is a dog?", "  leading and trailing  ",
-    "a\r\nb\r\n\r\nc\n\n\nd\r\re", "tab\tand\t\tmore\t \t", "1234567890 12 345 6,789.01", "x1y22z333",
-    "I'm you're he'll we've it's I'd don't", "I'M YOU'RE HE'LL WE'VE IT'S I'D DON'T", "'S 'sS ''s '\u017f",
-    "naive na\u00efve nai\u0308ve", "A\u030a \u212b \u00c5", "\u1100\u1161\u11a8 \uac01", "\u0344 \u0958 \u2126 \ufb01",
-    "a\u0301\u0323 a\u0323\u0301 \u0301\u0323", "q\u0307\u0323\u0301", "x\u08ca\u0334 a\u08ca\u0301 \U00011935\U00011930 \U00011938", "\u0d95\u0d4d", "\u0928\u093f \u0915\u094d\u0937",
-    "\u4f60\u597d\uff0c\u4e16\u754c\u3002\u3053\u3093\u306b\u3061\u306f \u30ab\u30bf\u30ab\u30ca\u30fc \ud55c\uad6d\uc5b4",
-    "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \u2764\ufe0f", "\u0661\u0662\u0663 \u216b \u00bd \u00b2",
+    "",
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "a",
+    "Hello world",
+    "What is a dog?",
+    "  leading and trailing  ",
+    "a\r\nb\r\n\r\nc\n\n\nd\r\re",
+    "tab\tand\t\tmore\t \t",
+    "1234567890 12 345 6,789.01",
+    "x1y22z333",
+    "I'm you're he'll we've it's I'd don't",
+    "I'M YOU'RE HE'LL WE'VE IT'S I'D DON'T",
+    "'S 'sS ''s '\u017f",
+    "naive na\u00efve nai\u0308ve",
+    "A\u030a \u212b \u00c5",
+    "\u1100\u1161\u11a8 \uac01",
+    "\u0344 \u0958 \u2126 \ufb01",
+    "a\u0301\u0323 a\u0323\u0301 \u0301\u0323",
+    "q\u0307\u0323\u0301",
+    "x\u08ca\u0334 a\u08ca\u0301 \U00011935\U00011930 \U00011938",
+    "\u0d95\u0d4d",
+    "\u0928\u093f \u0915\u094d\u0937",
+    "\u4f60\u597d\uff0c\u4e16\u754c\u3002"
+    "\u3053\u3093\u306b\u3061\u306f \u30ab\u30bf\u30ab\u30ca\u30fc \ud55c\uad6d\uc5b4",
+    "\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea \u2764\ufe0f",
+    "\u0661\u0662\u0663 \u216b \u00bd \u00b2",
     "\u00a0nbsp\u2003em\u3000ideographic\u2028line\u2029para\u0085nel\u1680ogham\u200bzero\ufeffbom\u180e",
-    "def f(x):\n    return {'a': [1, 2, 3]}\n\n\n# end", "https://example.org/a?b=c&d=%20#e", "\x00\x01\x1f\x7f\x80\u009f",
-    "<|im_start|>", "<|im_end|>", "a<|im_end|>b", "<|im_start|>user\nhi<|im_end|>\n", "<|im_end|", "|im_end|>",
-    "<|<|im_end|>|>", "<|im_start|><|im_end|><|endoftext|>", " <|im_end|> ", "<|IM_END|>", "<|im_e\u0301nd|>",
-    "<|im_start|><think>", "<think><thinking><thinkin>", "a  <left>  b  <right>  c  <both>  d<both><both> \n <right> <left>",
-    "word words sword word, a-word_word 1word \u00e9word word\u0301 (word)", "caf\u00e9! cafe\u0301! cafe!", "\u00e9ditions e\u0301ditions",
-    "smile \U0001f600!", "x" * 50, "ab" * 40, " " * 70 + "z", "\n" * 9 + " " * 9 + "\n" + " " * 9, "a" * 300 + " " * 300,
-    "xxaxx bx", "banana bandana an", "\u00df\u1e9e \u0130\u0131 \u01c5\u01c6", "\U00010400\U00010428 \U0001d54f\U0001d7d8",
+    "def f(x):\n    return {'a': [1, 2, 3]}\n\n\n# end",
+    "https://example.org/a?b=c&d=%20#e",
+    "\x00\x01\x1f\x7f\x80\u009f",
+    "<|im_start|>",
+    "<|im_end|>",
+    "a<|im_end|>b",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "<|im_end|",
+    "|im_end|>",
+    "<|<|im_end|>|>",
+    "<|im_start|><|im_end|><|endoftext|>",
+    " <|im_end|> ",
+    "<|IM_END|>",
+    "<|im_e\u0301nd|>",
+    "<|im_start|><think>",
+    "<think><thinking><thinkin>",
+    "a  <left>  b  <right>  c  <both>  d<both><both> \n <right> <left>",
+    "word words sword word, a-word_word 1word \u00e9word word\u0301 (word)",
+    "caf\u00e9! cafe\u0301! cafe!",
+    "\u00e9ditions e\u0301ditions",
+    "smile \U0001f600!",
+    "x" * 50,
+    "ab" * 40,
+    " " * 70 + "z",
+    "\n" * 9 + " " * 9 + "\n" + " " * 9,
+    "a" * 300 + " " * 300,
+    "xxaxx bx",
+    "banana bandana an",
+    "\u00df\u1e9e \u0130\u0131 \u01c5\u01c6",
+    "\U00010400\U00010428 \U0001d54f\U0001d7d8",
 ]
 
 
 def random_texts(words):
     picker = random.Random(SEED + 1)
     alphabet = list("abcdeSTRE  \n\r\t0123456789.,!?'-_\"<|>") + [
-        "\u00e9", "e\u0301", "\u4e2d", "\u3042", "\U0001f600", "\u00a0", "\u0301", "\u0e01", "<|im_end|>", "'LL", "  ", "\r\n", "\u00bd"
+        "\u00e9",
+        "e\u0301",
+        "\u4e2d",
+        "\u3042",
+        "\U0001f600",
+        "\u00a0",
+        "\u0301",
+        "\u0e01",
+        "<|im_end|>",
+        "'LL",
+        "  ",
+        "\r\n",
+        "\u00bd",
     ]
     for _ in range(60):
         yield "".join(picker.choice(alphabet) for _ in range(picker.randint(1, 80)))
@@ -181,7 +244,10 @@ def decode_section(base):
     picker = random.Random(SEED + 2)
     rows = []
     for _ in range(60):
-        ids = [picker.choice([picker.randrange(4096), picker.randrange(256)]) for _ in range(picker.randint(1, 12))]
+        ids = [
+            picker.choice([picker.randrange(4096), picker.randrange(256)])
+            for _ in range(picker.randint(1, 12))
+        ]
         rows.append([ids, tokenizer.decode(ids, skip_special_tokens=False), tokenizer.decode(ids)])
     return rows
 
@@ -189,7 +255,14 @@ def decode_section(base):
 def utf8_section():
     picker = random.Random(SEED + 3)
     rows = []
-    sources = ["\u00e9\u4e2d\U0001f600a".encode(), b"\xe2\x82\xff", b"\xed\xa0\x80", b"\xf0\x9f\x98", b"\xc0\xaf\xe0\x80", b"\xf4\x90\x80\x80"]
+    sources = [
+        "\u00e9\u4e2d\U0001f600a".encode(),
+        b"\xe2\x82\xff",
+        b"\xed\xa0\x80",
+        b"\xf0\x9f\x98",
+        b"\xc0\xaf\xe0\x80",
+        b"\xf4\x90\x80\x80",
+    ]
     for _ in range(120):
         data = b"".join(picker.choice(sources)[: picker.randint(1, 8)] for _ in range(picker.randint(1, 6)))
         data += bytes(picker.randrange(256) for _ in range(picker.randint(0, 3)))
@@ -293,8 +366,12 @@ def chats():
             "type": "function",
             "function": {
                 "name": "weather",
-                "description": "The weather's state \u2014 \"now\"",
-                "parameters": {"type": "object", "required": ["city"], "properties": {"city": {"type": "string", "max": 1.0}}},
+                "description": 'The weather\'s state \u2014 "now"',
+                "parameters": {
+                    "type": "object",
+                    "required": ["city"],
+                    "properties": {"city": {"type": "string", "max": 1.0}},
+                },
             },
         }
     ]
@@ -314,13 +391,23 @@ def chats():
         ("blocks", BLOCKS, talk + talk, tools, {}, True),
     ]
     for name, template, messages, used, kwargs, prompt in cases:
-        # keep the block's own text: marking generations is for training
         rendered, _ = render_jinja_template(
-            conversations=[messages], tools=used, chat_template=template, add_generation_prompt=prompt, **tokens, **kwargs
+            conversations=[messages],
+            tools=used,
+            chat_template=template,
+            add_generation_prompt=prompt,
+            **tokens,
+            **kwargs,
         )
         yield {
-            "name": name, "template": template, "messages": messages, "tools": used, "kwargs": kwargs,
-            "special_tokens": tokens, "add_generation_prompt": prompt, "text": rendered[0],
+            "name": name,
+            "template": template,
+            "messages": messages,
+            "tools": used,
+            "kwargs": kwargs,
+            "special_tokens": tokens,
+            "add_generation_prompt": prompt,
+            "text": rendered[0],
         }
 
 
@@ -334,7 +421,7 @@ def main():
     }
     # One row a line: small, and a change shows as the rows it touches.
     text = json.dumps(data, separators=(",", ":"))
-    OUT.write_text(text.replace("],[\"", "],\n[\"").replace("},\"", "},\n\"") + "\n")
+    OUT.write_text(text.replace('],["', '],\n["').replace('},"', '},\n"') + "\n")
     assert json.loads(OUT.read_text()) == json.loads(text)
     print(OUT, OUT.stat().st_size, "bytes")
 

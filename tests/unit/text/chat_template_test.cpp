@@ -50,9 +50,11 @@ Ids expected_for(const std::string& text, const std::string& role = "user") {
   return ids;
 }
 
-/// Processor time a process has used, in clock ticks.
+/// Processor time a process has used, in clock ticks; 0 when it is gone.
 unsigned long ticks_of(pid_t pid) {
-  const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  if (!std::getline(file, stat)) return 0;
   std::istringstream in(stat.substr(stat.rfind(')') + 2));
   std::string skipped;
   for (int i = 0; i < 11; ++i) in >> skipped;
@@ -169,7 +171,8 @@ TEST_F(ChatTemplate, GuardsTokensOfOneCharacterAndTokensInTokens) {
 
 TEST_F(ChatTemplate, TakesContentAsTextPartsOrNull) {
   Json parts = Json::parse(
-      R"([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "b"}])");
+      R"([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
+          {"type": "text", "text": "b"}])");
   EXPECT_EQ(ids_of(talk(parts)), expected_for("a\nb"));
   EXPECT_EQ(ids_of(talk(Json::array())), expected_for(""));
   EXPECT_EQ(ids_of(talk(nullptr)), expected_for(""));
@@ -327,10 +330,15 @@ TEST(TemplateHelper, EndsWithItsOwnerInTheMiddleOfARequest) {
   while (ticks_of(pid) < idle + 5) std::this_thread::yield();
   ::kill(owner, SIGKILL);
   ::waitpid(owner, nullptr, 0);
+  const unsigned long orphaned = ticks_of(pid);
   for (;;) {  // gone, or dead and waiting for its new parent to reap it
     std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
     std::string line;
     if (!std::getline(in, line) || line.find(") Z ") != std::string::npos) break;
+    if (ticks_of(pid) > orphaned + 500) {
+      ::kill(pid, SIGKILL);
+      FAIL() << "the helper worked on for 5 s of processor time after its owner's death";
+    }
     std::this_thread::yield();
   }
 }
