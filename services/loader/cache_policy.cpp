@@ -11,14 +11,15 @@ namespace wisp::loader {
 namespace {
 // Rows after which a count weighs half. Traces of real models change by less than a point from 12 to 24.
 constexpr double kHalfLife = 16.0;
-// A row chooses what the last rows chose more often than plain popularity says; the surplus fades within two rows.
+// A row chooses what the last rows chose more often than plain popularity says; the surplus fades within two
+// rows.
 constexpr double kRecencyWeight = 0.25;
 constexpr double kRecency = 0.38;
 constexpr double kRecencyFade = 1.2;
 constexpr double kMostLikely = 0.98;
 constexpr double kLeastLikely = 1e-4;
-// Rounds of patience that each expert beyond its layer's share of the slots costs it: keeps one layer's wide set
-// from emptying the others.
+// Rounds of patience that each expert beyond its layer's share of the slots costs it: keeps one layer's wide
+// set from emptying the others.
 constexpr double kCrowding = 2.0;
 constexpr std::size_t kDecayTable = 1024;
 constexpr std::size_t kRankStep = 64;
@@ -72,7 +73,8 @@ std::vector<bool> CachePolicy::admit(std::uint64_t step, std::uint32_t layer, st
     set_stamp_[i] = touch_;
     touched_[i] = touch_;
     if (!count) continue;
-    frequency_[i] = frequency_[i] * static_cast<float>(decay(rows_ - counted_at_[i])) + static_cast<float>(m.rows);
+    frequency_[i] =
+        frequency_[i] * static_cast<float>(decay(rows_ - counted_at_[i])) + static_cast<float>(m.rows);
     counted_at_[i] = rows_;
   }
   return hits;
@@ -82,7 +84,8 @@ double CachePolicy::expected_wait(std::uint32_t key) const {
   const std::size_t i = place(key);
   const std::uint64_t age = rows_ - counted_at_[i];
   const double popular = static_cast<double>(frequency_[i]) * decay(age) * (1.0 - decay(1));
-  const double recent = touched_[i] == 0 ? 0.0 : kRecency * std::exp(-static_cast<double>(age) / kRecencyFade);
+  const double recent =
+      touched_[i] == 0 ? 0.0 : kRecency * std::exp(-static_cast<double>(age) / kRecencyFade);
   const double p =
       std::min(kMostLikely, (1.0 - kRecencyWeight) * popular + kRecencyWeight * recent + kLeastLikely);
   // Layers from here to the expert's own, then whole rounds until a row chooses it.
@@ -95,7 +98,8 @@ void CachePolicy::rank() {
   ranking_.clear();
   ranked_ = 0;
   ranking_valid_ = true;
-  // With less than half of a row's experts in memory every layer is over its share, and popularity alone decides.
+  // With less than half of a row's experts in memory every layer is over its share, and popularity alone
+  // decides.
   const bool shares = std::uint64_t{shape_.slots} * 2 >= std::uint64_t{shape_.layers} * shape_.top_k;
   const double share = static_cast<double>(shape_.slots) / shape_.layers;
   layer_residents_.assign(shape_.layers, 0);
@@ -105,7 +109,8 @@ void CachePolicy::rank() {
     if (use_[s] != Use::kResident || in_set(slot_key_[s])) continue;
     const std::uint32_t key = slot_key_[s];
     const double crowd = shares ? std::max(0.0, layer_residents_[ring::layer_of(key)] - share) : 0.0;
-    ranking_.push_back({expected_wait(key) + kCrowding * shape_.layers * crowd, touched_[place(key)], s, key});
+    ranking_.push_back(
+        {expected_wait(key) + kCrowding * shape_.layers * crowd, touched_[place(key)], s, key});
   }
 }
 

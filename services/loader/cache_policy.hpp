@@ -7,14 +7,14 @@
 
 namespace wisp::loader {
 
-/// Which experts stay: a pure class without clock, I/O or randomness, the same for the loader and for the offline
-/// simulator. It knows residents by key (layer << 16 | expert) and the current touch; it does not know leases, reads
-/// or words: whoever asks for a victim excludes the slots that cannot be taken now.
+/// Which experts stay: a pure class without clock, I/O or randomness, the same for the loader and for the
+/// offline simulator. It knows residents by key (layer << 16 | expert) and the current touch; it does not
+/// know leases, reads or words: whoever asks for a victim excludes the slots that cannot be taken now.
 ///
-/// Choice of a victim, in this order: a free slot; the resident outside the touched set whose next use is expected
-/// last; a member of the set that was served already, oldest first. The expectation comes from the probability that
-/// a row chooses the expert (a decayed frequency mixed with recency) and from the distance of its layer, so that a
-/// cache smaller than one token's experts still hits, where LRU falls to nothing.
+/// Choice of a victim, in this order: a free slot; the resident outside the touched set whose next use is
+/// expected last; a member of the set that was served already, oldest first. The expectation comes from the
+/// probability that a row chooses the expert (a decayed frequency mixed with recency) and from the distance
+/// of its layer, so that a cache smaller than one token's experts still hits, where LRU falls to nothing.
 ///
 /// Not thread-safe. Equal calls in equal order give equal choices.
 class CachePolicy {
@@ -44,16 +44,17 @@ class CachePolicy {
   const Shape& shape() const { return shape_; }
   bool valid(std::uint32_t key) const;
 
-  /// Makes `set` (valid keys, in order of first appearance) the current touch of `step`. Returns for each member
-  /// whether it was in the table: a hit. `count` = false (a touch sent again) leaves the frequencies alone. Misses
-  /// are then placed in set order by choose() and insert().
-  std::vector<bool> admit(std::uint64_t step, std::uint32_t layer, std::span<const Member> set, bool count = true);
+  /// Makes `set` (valid keys, in order of first appearance) the current touch of `step`. Returns for each
+  /// member whether it was in the table: a hit. `count` = false (a touch sent again) leaves the frequencies
+  /// alone. Misses are then placed in set order by choose() and insert().
+  std::vector<bool> admit(std::uint64_t step, std::uint32_t layer, std::span<const Member> set,
+                          bool count = true);
 
   /// The next slot to fill, or nothing where every candidate is excluded. Changes no residency.
   std::optional<Choice> choose(const Excluded& excluded = {});
 
-  /// `key` lives in `slot` from now on (its read has started, or a rebuild found it). The slot must be free, the key
-  /// valid and not resident.
+  /// `key` lives in `slot` from now on (its read has started, or a rebuild found it). The slot must be free,
+  /// the key valid and not resident.
   void insert(std::uint32_t slot, std::uint32_t key);
   /// `slot` is free: its expert was evicted or its read failed. No-op for a slot that holds nothing.
   void remove(std::uint32_t slot);
@@ -72,8 +73,8 @@ class CachePolicy {
  private:
   enum class Use : std::uint8_t { kFree, kResident, kWithdrawn };
   struct Ranked {
-    double score;            ///< expected layers until the next use
-    std::uint64_t touched;   ///< touch number of the last use: ties go to the older
+    double score;           ///< expected layers until the next use
+    std::uint64_t touched;  ///< touch number of the last use: ties go to the older
     std::uint32_t slot;
     std::uint32_t key;
   };
@@ -89,22 +90,22 @@ class CachePolicy {
   std::optional<Choice> choose_served(const Excluded& excluded) const;
 
   Shape shape_;
-  std::vector<Use> use_;                  // [slots]
-  std::vector<std::uint32_t> slot_key_;   // [slots], where resident
-  std::vector<std::uint32_t> free_;       // may hold slots that are no longer free; checked when taken
-  std::vector<std::uint32_t> key_slot_;   // [layers * experts], slot + 1 or 0
-  std::vector<float> frequency_;          // [layers * experts], decayed count of rows, as of counted_at_
-  std::vector<std::uint64_t> counted_at_; // [layers * experts], row clock
-  std::vector<std::uint64_t> touched_;    // [layers * experts], touch number
-  std::vector<std::uint64_t> set_stamp_;  // [layers * experts], touch number whose set it was in
-  std::vector<std::uint32_t> served_;     // members of the set, oldest first
-  std::vector<Ranked> ranking_;           // residents outside the set
+  std::vector<Use> use_;                   // [slots]
+  std::vector<std::uint32_t> slot_key_;    // [slots], where resident
+  std::vector<std::uint32_t> free_;        // may hold slots that are no longer free; checked when taken
+  std::vector<std::uint32_t> key_slot_;    // [layers * experts], slot + 1 or 0
+  std::vector<float> frequency_;           // [layers * experts], decayed count of rows, as of counted_at_
+  std::vector<std::uint64_t> counted_at_;  // [layers * experts], row clock
+  std::vector<std::uint64_t> touched_;     // [layers * experts], touch number
+  std::vector<std::uint64_t> set_stamp_;   // [layers * experts], touch number whose set it was in
+  std::vector<std::uint32_t> served_;      // members of the set, oldest first
+  std::vector<Ranked> ranking_;            // residents outside the set
   std::vector<std::uint32_t> layer_residents_;  // [layers], scratch of rank()
-  std::size_t ranked_ = 0;                // prefix of ranking_ that is in order
+  std::size_t ranked_ = 0;                      // prefix of ranking_ that is in order
   bool ranking_valid_ = false;
   std::vector<float> decay_table_;
-  std::uint64_t touch_ = 1;               // 0 in the tables means never
-  std::uint64_t rows_ = 0;                // row clock: rows of all steps so far
+  std::uint64_t touch_ = 1;  // 0 in the tables means never
+  std::uint64_t rows_ = 0;   // row clock: rows of all steps so far
   std::uint64_t step_ = ~0ULL;
   std::uint32_t layer_ = 0;
   std::uint32_t residents_ = 0;

@@ -12,14 +12,15 @@ namespace wisp::loader {
 inline constexpr std::uint64_t kDenseTag = std::uint64_t{1} << 63;
 
 /// Brings the data section of dense.safetensors into region `dense` and checks every tensor, in small steps.
-/// A read that a dead loader left behind may land while this one works: it brings the same bytes to the same place.
+/// A read that a dead loader left behind may land while this one works: it brings the same bytes to the same
+/// place.
 class DenseLoad {
  public:
   DenseLoad(const model::Manifest& manifest, ModelFile file, std::byte* dense)
       : manifest_(manifest), file_(std::move(file)), dense_(dense), next_tensor_(manifest.dense.begin()) {}
 
-  /// Starts reads while the queue has room, or checks one tensor once all have arrived. True if it did something.
-  /// Errors: kCorrupt names the tensor whose checksum is wrong.
+  /// Starts reads while the queue has room, or checks one tensor once all have arrived. True if it did
+  /// something. Errors: kCorrupt names the tensor whose checksum is wrong.
   Result<bool> step(ReadQueue& queue);
   /// Takes the end of one of its reads. Errors: kIo.
   Status on_done(ExtentDone done);

@@ -10,7 +10,8 @@ using slab::SlotState;
 using slab::SlotWord;
 using stats::Counter;
 
-/// Derives every table from the slot words. Runs before peers see this epoch; compute may read slots meanwhile.
+/// Derives every table from the slot words. Runs before peers see this epoch; compute may read slots
+/// meanwhile.
 void LoaderStage::rebuild() {
   const std::uint64_t hints = std::uint64_t{dir_->layers} * dir_->experts;
   for (std::uint64_t i = 0; i < hints; ++i) {
@@ -72,7 +73,8 @@ bool LoaderStage::free_drained() {
     return true;
   });
   ctx_.desk()->set(Counter::kSlotsDraining, draining_.size());
-  spdlog::info("{} slots of a dead loader have drained, {} are left", before - draining_.size(), draining_.size());
+  spdlog::info("{} slots of a dead loader have drained, {} are left", before - draining_.size(),
+               draining_.size());
   return true;
 }
 

@@ -8,11 +8,13 @@ using shm::StageId;
 using slab::SlotState;
 using stats::Counter;
 
-/// A slot to fill, its former expert evicted; or nothing, and blocked_ says what has to end first. A leased slot is
-/// taken only if compute holds every other candidate too, and then waited for; a lease of another reader never.
+/// A slot to fill, its former expert evicted; or nothing, and blocked_ says what has to end first. A leased
+/// slot is taken only if compute holds every other candidate too, and then waited for; a lease of another
+/// reader never.
 std::optional<std::uint32_t> LoaderStage::take_slot() {
   const auto busy = [this](std::uint32_t s) {
-    return slots_[s].state == State::kFilling || slots_[s].state == State::kDraining || slots_[s].answer_pending;
+    return slots_[s].state == State::kFilling || slots_[s].state == State::kDraining ||
+           slots_[s].answer_pending;
   };
   for (;;) {
     look_at_answers();
@@ -36,8 +38,9 @@ std::optional<std::uint32_t> LoaderStage::take_slot() {
   return std::nullopt;
 }
 
-/// The evictor's half of the lease protocol: EVICTING first, then the look at the leases. A reader writes its lease
-/// first and then looks at the word, so at least one of the two sees the other. False: leased, and READY as before.
+/// The evictor's half of the lease protocol: EVICTING first, then the look at the leases. A reader writes its
+/// lease first and then looks at the word, so at least one of the two sees the other. False: leased, and
+/// READY as before.
 bool LoaderStage::evict(std::uint32_t slot) {
   store_word(slot, SlotState::kEvicting);
   service::crash_point(CrashPoint::kEvictingStored);
@@ -55,8 +58,9 @@ bool LoaderStage::evict(std::uint32_t slot) {
   return true;
 }
 
-/// Notes which slots are named by answers that compute has not taken yet. It writes a lease before it advances its
-/// head: so read the head here, before the lease row, and a slot is always seen as one or the other.
+/// Notes which slots are named by answers that compute has not taken yet. It writes a lease before it
+/// advances its head: so read the head here, before the lease row, and a slot is always seen as one or the
+/// other.
 void LoaderStage::look_at_answers() {
   for (const std::uint32_t s : unread_slots_) unread_generation_[s] = 0;
   unread_slots_.clear();
@@ -94,8 +98,8 @@ LoaderStage::Reader LoaderStage::reader_of(std::uint32_t slot) const {
   return answer_unread(slot) || leased_in(StageId::kCompute, slot) ? Reader::kCompute : Reader::kNone;
 }
 
-/// Names the slot for compute to ring about, then looks once more: a lease that ended before the word was there
-/// rings nobody. True if it is still held.
+/// Names the slot for compute to ring about, then looks once more: a lease that ended before the word was
+/// there rings nobody. True if it is still held.
 bool LoaderStage::wait_for_lease(std::uint32_t slot) {
   board()->waits_for_lease.store(std::uint64_t{slot} + 1, std::memory_order_seq_cst);
   look_at_answers();

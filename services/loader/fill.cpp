@@ -11,13 +11,14 @@ using slab::SlotState;
 using slab::SlotWord;
 using stats::Counter;
 
-/// Gives slots to wants in order, as many as the drive has room for: a victim chosen later than needed is a victim
-/// that may still be hit, and fewer slots are lost to a dead loader's reads.
+/// Gives slots to wants in order, as many as the drive has room for: a victim chosen later than needed is a
+/// victim that may still be hit, and fewer slots are lost to a dead loader's reads.
 bool LoaderStage::place_wants() {
   bool placed = false;
   while (!wants_.empty() && queue_->has_room()) {
     const Want w = wants_.front();
-    if (policy_.slot_of(w.key)) {  // cannot be: want() looks first. Said twice, answered twice is the worst of it
+    if (policy_.slot_of(
+            w.key)) {  // cannot be: want() looks first. Said twice, answered twice is the worst of it
       wants_.pop_front();
       want(w.key, w.needed);
       continue;
@@ -57,8 +58,9 @@ void LoaderStage::finish_fill(std::uint32_t slot, std::optional<Error> error) {
     const auto& extent = manifest_.experts[ring::layer_of(s.key)].extents[ring::expert_of(s.key)];
     if (XXH3_64bits(slab_ + slot * dir_->stride, payload) != extent.checksum) {
       ctx_.desk()->add(Counter::kChecksumFailures);
-      error = corrupt(files_[layer_file_[ring::layer_of(s.key)]].path + ", offset " + std::to_string(extent.offset) +
-                      ", " + std::to_string(payload) + " bytes: they do not match their checksum");
+      error = corrupt(files_[layer_file_[ring::layer_of(s.key)]].path + ", offset " +
+                      std::to_string(extent.offset) + ", " + std::to_string(payload) +
+                      " bytes: they do not match their checksum");
     }
   }
   if (error) return fail_fill(slot, std::move(*error));
@@ -66,8 +68,8 @@ void LoaderStage::finish_fill(std::uint32_t slot, std::optional<Error> error) {
   entry(slot).bytes.store(static_cast<std::uint32_t>(payload), std::memory_order_relaxed);
   s.state = State::kReady;
   store_word(slot, SlotState::kReady);
-  dir_->index()[ring::layer_of(s.key) * dir_->experts + ring::expert_of(s.key)].store(slot + 1,
-                                                                                      std::memory_order_release);
+  dir_->index()[ring::layer_of(s.key) * dir_->experts + ring::expert_of(s.key)].store(
+      slot + 1, std::memory_order_release);
   service::crash_point(CrashPoint::kReadyBeforePublish);
   if (s.needed) {
     s.needed = false;

@@ -64,12 +64,13 @@ class GhostBackend : public IoBackend {
  public:
   Status open(BackendSetup& setup) {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return io_error(std::string("pipe for the ghost: ") + std::strerror(errno));
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      return io_error(std::string("pipe for the ghost: ") + std::strerror(errno));
     const Fd read_end(ends[0]);
     life_.reset(ends[1]);
     std::vector<std::uint32_t> slots(setup.slab_dir->slots);
     const Haunt h{read_end.get(), setup.tombstone.get(), setup.slab.data(), setup.stride,
-                  setup.slab_dir, setup.epoch, slots.data()};
+                  setup.slab_dir, setup.epoch,           slots.data()};
     const pid_t child = ::fork();
     if (child < 0) return io_error(std::string("fork of the ghost: ") + std::strerror(errno));
     if (child == 0) {

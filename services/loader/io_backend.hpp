@@ -11,8 +11,8 @@
 
 namespace wisp::loader {
 
-/// One read. `fd` and `destination` stay valid until its completion is reaped; on a file opened with O_DIRECT offset,
-/// bytes and destination are multiples of 4096.
+/// One read. `fd` and `destination` stay valid until its completion is reaped; on a file opened with O_DIRECT
+/// offset, bytes and destination are multiples of 4096.
 struct Read {
   int fd = -1;
   std::uint64_t offset = 0;
@@ -21,7 +21,8 @@ struct Read {
   std::uint64_t tag = 0;  ///< comes back with the completion
 };
 
-/// The end of one read: bytes that arrived (0 = end of file), or -errno. Nothing is retried below this interface.
+/// The end of one read: bytes that arrived (0 = end of file), or -errno. Nothing is retried below this
+/// interface.
 struct Completion {
   std::uint64_t tag = 0;
   std::int64_t result = 0;
@@ -30,8 +31,9 @@ struct Completion {
 /// As LoaderBoard::backend shows it.
 enum class BackendKind : std::uint32_t { kUring = 1, kPread = 2, kGhost = 3 };
 
-/// Where reads go. All calls come from the stage's thread. Every backend keeps the loader's tombstone (the write end
-/// of a pipe) open until nothing that it was asked for can reach the slab any more, however the process ends.
+/// Where reads go. All calls come from the stage's thread. Every backend keeps the loader's tombstone (the
+/// write end of a pipe) open until nothing that it was asked for can reach the slab any more, however the
+/// process ends.
 class IoBackend {
  public:
   virtual ~IoBackend() = default;
@@ -50,7 +52,8 @@ class IoBackend {
 
 inline constexpr std::uint32_t kMaxReads = 32;  ///< in flight, over all backends
 
-/// What a backend needs to know of the loader. `tombstone` moves into the backend; -1 where nobody listens (tests).
+/// What a backend needs to know of the loader. `tombstone` moves into the backend; -1 where nobody listens
+/// (tests).
 struct BackendSetup {
   std::string io = "auto";  ///< auto, uring, pread, ghost
   Fd tombstone;
@@ -60,15 +63,17 @@ struct BackendSetup {
   std::uint32_t epoch = 0;
 };
 
-/// The backend that `setup.io` names; `auto` is io_uring, or the pread threads where the kernel refuses it (said in
-/// the log). Errors: kUnavailable where io_uring was demanded and refused, kIo, kInvalid for an unknown name.
+/// The backend that `setup.io` names; `auto` is io_uring, or the pread threads where the kernel refuses it
+/// (said in the log). Errors: kUnavailable where io_uring was demanded and refused, kIo, kInvalid for an
+/// unknown name.
 Result<std::unique_ptr<IoBackend>> make_backend(BackendSetup setup);
 
 /// On failure `setup.tombstone` is still there.
 Result<std::unique_ptr<IoBackend>> make_uring_backend(BackendSetup& setup);
 Result<std::unique_ptr<IoBackend>> make_pread_backend(BackendSetup& setup);
-/// For tests: reads through the pread threads, and a child process plays what a drive may do. After the loader's end
-/// it keeps the tombstone for 300 ms, overwrites every slot that was being filled, and only then lets go.
+/// For tests: reads through the pread threads, and a child process plays what a drive may do. After the
+/// loader's end it keeps the tombstone for 300 ms, overwrites every slot that was being filled, and only then
+/// lets go.
 Result<std::unique_ptr<IoBackend>> make_ghost_backend(BackendSetup& setup);
 
 }  // namespace wisp::loader

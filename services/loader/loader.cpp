@@ -14,7 +14,8 @@ using service::StageContext;
 using shm::StageId;
 
 namespace {
-// A lease that is waited for ends with a ring, unless its reader dropped the answer without leasing; then time does.
+// A lease that is waited for ends with a ring, unless its reader dropped the answer without leasing; then
+// time does.
 constexpr std::uint64_t kLookAgainNs = 10'000'000;
 
 std::string folder_path(const plan::RunPlan& plan, const std::string& file) {
@@ -94,7 +95,8 @@ Status LoaderStage::start(LoaderParts parts) {
   }
   backend_ = std::move(parts.backend);
   if (!backend_) {
-    BackendSetup setup{ctx_.plan().options.io, std::move(parts.tombstone), slab, dir_->stride, dir_, ctx_.epoch()};
+    BackendSetup setup{
+        ctx_.plan().options.io, std::move(parts.tombstone), slab, dir_->stride, dir_, ctx_.epoch()};
     WISP_ASSIGN(backend_, make_backend(std::move(setup)));
   }
   queue_.emplace(*backend_, *ctx_.desk());
@@ -106,8 +108,8 @@ Status LoaderStage::start(LoaderParts parts) {
   board()->direct.store(direct ? 1 : 0, std::memory_order_relaxed);
   board()->locked.store(0, std::memory_order_relaxed);
   board()->reads_in_flight.store(0, std::memory_order_relaxed);
-  spdlog::info("loader epoch {}: {} slots of {} bytes, {} experts resident, {} slots draining, {} reads", ctx_.epoch(),
-               dir_->slots, dir_->stride, policy_.residents(), policy_.withdrawn(),
+  spdlog::info("loader epoch {}: {} slots of {} bytes, {} experts resident, {} slots draining, {} reads",
+               ctx_.epoch(), dir_->slots, dir_->stride, policy_.residents(), policy_.withdrawn(),
                direct ? "direct" : "buffered");
   return {};
 }
@@ -170,7 +172,8 @@ bool LoaderStage::has_work() {
   if (queue_->has_done() || backend_->ready() || lock_.has_work()) return true;
   if (dense_ && dense_->has_work(*queue_)) return true;
   if (!answers_.empty() && output_.has_space(answers_.front().text.size())) return true;
-  if (ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire) != compute_epoch_) return true;
+  if (ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire) != compute_epoch_)
+    return true;
   if (any_drained()) return true;
   if (wants_.empty() || !queue_->has_room()) return false;
   if (!lease_wait_) return blocked_ == Blocked::kNo;
@@ -198,7 +201,8 @@ void LoaderStage::sleep(StageContext& ctx) {
   }
   if (lease_wait_ || blocked_ == Blocked::kByOthers) timeout = kLookAgainNs;
   std::vector<pollfd> extra{{backend_->poll_fd(), POLLIN, 0}};
-  ctx.sleep(why, detail, [this] { return has_work(); }, &extra, timeout);
+  ctx.sleep(
+      why, detail, [this] { return has_work(); }, &extra, timeout);
 }
 
 }  // namespace wisp::loader

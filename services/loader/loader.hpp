@@ -24,11 +24,11 @@ struct LoaderParts {
   std::unique_ptr<IoBackend> backend;
 };
 
-/// The stage. The only writer of `slab`, `dense`, `slabdir` and its desk. All its tables are derived: a successor
-/// rebuilds them from the slot words, and compute repeats the open touch. One thread.
+/// The stage. The only writer of `slab`, `dense`, `slabdir` and its desk. All its tables are derived: a
+/// successor rebuilds them from the slot words, and compute repeats the open touch. One thread.
 ///
-/// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases · drain.cpp
-/// what a dead loader left.
+/// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases ·
+/// drain.cpp what a dead loader left.
 class LoaderStage : public service::Stage {
  public:
   /// Checks the model against the plan, takes the slots over and opens the backend. `ctx` outlives the stage.
@@ -120,18 +120,19 @@ class LoaderStage : public service::Stage {
   CachePolicy policy_;
   ring::Consumer input_;
   ring::Producer output_;
-  std::vector<ModelFile> files_;            // one per distinct name
-  std::vector<std::uint32_t> layer_file_;   // [layers], index into files_
-  std::optional<DenseLoad> dense_;          // until `dense` is filled
-  std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
+  std::vector<ModelFile> files_;           // one per distinct name
+  std::vector<std::uint32_t> layer_file_;  // [layers], index into files_
+  std::optional<DenseLoad> dense_;         // until `dense` is filled
+  std::unique_ptr<IoBackend> backend_;     // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   MemoryLock lock_;
 
   std::vector<Slot> slots_;
-  std::deque<Want> wants_;                  // in set order, touch after touch
-  std::deque<Answer> answers_;              // edge 6 was full
+  std::deque<Want> wants_;      // in set order, touch after touch
+  std::deque<Answer> answers_;  // edge 6 was full
   std::vector<std::uint32_t> draining_;
-  std::vector<std::uint32_t> unread_generation_;  // [slots]: generation named by an unread answer; see look_at_answers
+  std::vector<std::uint32_t>
+      unread_generation_;  // [slots]: generation named by an unread answer; see look_at_answers
   std::vector<std::uint32_t> unread_slots_;
   Blocked blocked_ = Blocked::kNo;
   std::optional<std::uint32_t> lease_wait_;  // slot

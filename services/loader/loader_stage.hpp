@@ -6,9 +6,9 @@
 
 namespace wisp::loader {
 
-/// The loader of this process's epoch, as a host starts it: takes over slots, opens the model, and owns the tombstone
-/// descriptor (fds::kTombstone) where there is one. Errors name the file and the way out; kIo, kUnavailable and
-/// kExhausted may pass at the next start.
+/// The loader of this process's epoch, as a host starts it: takes over slots, opens the model, and owns the
+/// tombstone descriptor (fds::kTombstone) where there is one. Errors name the file and the way out; kIo,
+/// kUnavailable and kExhausted may pass at the next start.
 Result<std::unique_ptr<service::Stage>> make_loader(service::StageContext& ctx);
 
 }  // namespace wisp::loader

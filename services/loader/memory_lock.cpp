@@ -37,8 +37,10 @@ void MemoryLock::refused(int error) {
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
   spdlog::warn(
-      "dense weights and slab need {} bytes locked, only {} are (mlock: {}; RLIMIT_MEMLOCK is {} bytes): the system "
-      "may swap the rest out. Raise the limit: `ulimit -l {}`, LimitMEMLOCK={} in a systemd unit, or CAP_IPC_LOCK",
+      "dense weights and slab need {} bytes locked, only {} are (mlock: {}; RLIMIT_MEMLOCK is {} bytes): the "
+      "system "
+      "may swap the rest out. Raise the limit: `ulimit -l {}`, LimitMEMLOCK={} in a systemd unit, or "
+      "CAP_IPC_LOCK",
       need, locked_, std::strerror(error), limit.rlim_cur, need / 1024 + 64, need + (64u << 10));
   next_ = ranges_.size();
 }

@@ -6,8 +6,8 @@
 
 namespace wisp::loader {
 
-/// Locks memory in pieces, so that a loader over a large slab answers while it does so: locking maps every page, at
-/// about 50 ms per GiB. Refusal is said in the log once, with the numbers, and ends it.
+/// Locks memory in pieces, so that a loader over a large slab answers while it does so: locking maps every
+/// page, at about 50 ms per GiB. Refusal is said in the log once, with the numbers, and ends it.
 class MemoryLock {
  public:
   void add(std::span<std::byte> memory) {

@@ -18,7 +18,9 @@ constexpr std::size_t kMaxAnswers = 65536;
 constexpr std::size_t kMaxErrorText = 480;
 }  // namespace
 
-bool LoaderStage::accepts_input() const { return wants_.size() < kMaxWants && answers_.size() < kMaxAnswers; }
+bool LoaderStage::accepts_input() const {
+  return wants_.size() < kMaxWants && answers_.size() < kMaxAnswers;
+}
 
 bool LoaderStage::key_valid(std::uint32_t key) const {
   const std::uint32_t layer = ring::layer_of(key);
@@ -50,9 +52,14 @@ bool LoaderStage::take_messages() {
     // Compute attaches before it publishes: who sees its message sees its epoch.
     follow_compute();
     switch (d->kind) {
-      case ring::Kind::kTouch: on_touch(*d); break;
-      case ring::Kind::kNeed: on_need(d->key); break;
-      default: spdlog::warn("message of kind {} on the edge from compute is ignored", static_cast<int>(d->kind));
+      case ring::Kind::kTouch:
+        on_touch(*d);
+        break;
+      case ring::Kind::kNeed:
+        on_need(d->key);
+        break;
+      default:
+        spdlog::warn("message of kind {} on the edge from compute is ignored", static_cast<int>(d->kind));
     }
     input_.pop();
   }
@@ -62,7 +69,8 @@ bool LoaderStage::take_messages() {
 std::vector<ring::TouchMember> LoaderStage::members_of(const ring::Descriptor& d, std::uint32_t layer) {
   const auto payload = input_.payload(d);
   std::vector<ring::TouchMember> members(payload.size() / sizeof(ring::TouchMember));
-  if (!members.empty()) std::memcpy(members.data(), payload.data(), members.size() * sizeof(ring::TouchMember));
+  if (!members.empty())
+    std::memcpy(members.data(), payload.data(), members.size() * sizeof(ring::TouchMember));
   std::erase_if(members, [&](const ring::TouchMember& m) {
     const std::uint32_t key = ring::expert_key(layer, m.expert);
     if (key_valid(key)) return false;
@@ -112,8 +120,8 @@ void LoaderStage::on_need(std::uint32_t key) {
   blocked_ = Blocked::kNo;
 }
 
-/// Sees to it that `key` becomes resident, and is answered once if `needed`: at once, when its read is over, or
-/// after it has found a slot.
+/// Sees to it that `key` becomes resident, and is answered once if `needed`: at once, when its read is over,
+/// or after it has found a slot.
 void LoaderStage::want(std::uint32_t key, bool needed) {
   if (const auto slot = policy_.slot_of(key)) {
     Slot& s = slots_[*slot];

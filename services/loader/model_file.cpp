@@ -36,8 +36,10 @@ Result<ModelFile> open_model_file(const std::string& path) {
     file.direct = false;
     file.fd.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (file.fd.valid()) {
-      spdlog::warn("{}: this file system takes no direct reads (O_DIRECT): reads are buffered and dropped from the "
-                   "page cache afterwards", path);
+      spdlog::warn(
+          "{}: this file system takes no direct reads (O_DIRECT): reads are buffered and dropped from the "
+          "page cache afterwards",
+          path);
       return file;
     }
     refused = errno;

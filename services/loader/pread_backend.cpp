@@ -20,8 +20,8 @@ namespace {
 
 constexpr unsigned kThreads = 4;
 
-/// Blocking reads on a few threads. The tombstone simply stays open: the process is not reaped, and its descriptors
-/// not closed, before the last thread has left its read.
+/// Blocking reads on a few threads. The tombstone simply stays open: the process is not reaped, and its
+/// descriptors not closed, before the last thread has left its read.
 class PreadBackend : public IoBackend {
  public:
   ~PreadBackend() override {
@@ -35,7 +35,8 @@ class PreadBackend : public IoBackend {
 
   Status open(BackendSetup& setup) {
     done_fd_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!done_fd_.valid()) return io_error(std::string("eventfd for the read threads: ") + std::strerror(errno));
+    if (!done_fd_.valid())
+      return io_error(std::string("eventfd for the read threads: ") + std::strerror(errno));
     WISP_TRY(start_threads());
     tombstone_ = std::move(setup.tombstone);
     return {};
@@ -75,7 +76,8 @@ class PreadBackend : public IoBackend {
 
  private:
   Status start_threads() {
-    // Signals belong to the stage's thread: a worker must not run handlers of a host that knows nothing of it.
+    // Signals belong to the stage's thread: a worker must not run handlers of a host that knows nothing of
+    // it.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -96,7 +96,8 @@ void ReadQueue::complete(std::uint32_t piece, std::int64_t result) {
   bytes_in_flight_ -= p.bytes;
   if (result == static_cast<std::int64_t>(p.bytes)) return end_piece(piece);
   if (result == -EIO && p.failures++ < kMaxFailures) return retry(piece);
-  if ((result == -EAGAIN || result == -EINTR || result == -EBUSY) && p.refusals++ < kMaxRefusals) return retry(piece);
+  if ((result == -EAGAIN || result == -EINTR || result == -EBUSY) && p.refusals++ < kMaxRefusals)
+    return retry(piece);
   if (result < 0) {
     fail(p, std::strerror(static_cast<int>(-result)));
     return end_piece(piece);
@@ -138,7 +139,8 @@ void ReadQueue::end_piece(std::uint32_t piece) {
   if (--a.pieces > 0) return;
   const Extent& e = a.extent;
   if (!e.file->direct)
-    ::posix_fadvise(e.file->fd.get(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes), POSIX_FADV_DONTNEED);
+    ::posix_fadvise(e.file->fd.get(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes),
+                    POSIX_FADV_DONTNEED);
   done_.push_back({e.tag, e.bytes, std::move(a.error)});
   free_active_.push_back(i);
 }

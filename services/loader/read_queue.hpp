@@ -21,15 +21,17 @@ struct Extent {
   std::uint64_t tag = 0;
 };
 
-/// The end of an extent: every byte is there, or why not. None of its reads is in flight any more, either way.
+/// The end of an extent: every byte is there, or why not. None of its reads is in flight any more, either
+/// way.
 struct ExtentDone {
   std::uint64_t tag = 0;
   std::uint64_t bytes = 0;
   std::optional<Error> error;
 };
 
-/// Cuts extents into reads, keeps few enough of them in flight that the drive's latency stays low, continues short
-/// reads, and repeats a failed one once. Counts into the loader's desk: device bytes and retries. One thread.
+/// Cuts extents into reads, keeps few enough of them in flight that the drive's latency stays low, continues
+/// short reads, and repeats a failed one once. Counts into the loader's desk: device bytes and retries. One
+/// thread.
 class ReadQueue {
  public:
   /// Both outlive the queue.

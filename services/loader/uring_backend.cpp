@@ -14,8 +14,8 @@ namespace {
 
 constexpr unsigned kEntries = 64;
 constexpr std::uint64_t kMaxBuffer = std::uint64_t{1} << 30;  // the kernel's limit for one registered buffer
-// Pinning costs about 50 ms per GiB at each start, and reads of a MiB and more gain nothing that could be measured:
-// a large slab is better off with a fast restart.
+// Pinning costs about 50 ms per GiB at each start, and reads of a MiB and more gain nothing that could be
+// measured: a large slab is better off with a fast restart.
 constexpr std::uint64_t kMaxRegistered = std::uint64_t{4} << 30;
 
 std::string limit_text(rlim_t limit) {
@@ -37,8 +37,8 @@ class UringBackend : public IoBackend {
     open_ = true;
     io_uring_ring_dontfork(&ring_);
     if (setup.tombstone.valid()) {
-      // The kernel drops a fixed file only when the ring itself is gone, which is after the last read has landed.
-      // So it must be the only reference, and there before the first submission.
+      // The kernel drops a fixed file only when the ring itself is gone, which is after the last read has
+      // landed. So it must be the only reference, and there before the first submission.
       const int fd = setup.tombstone.get();
       if (const int rc = io_uring_register_files(&ring_, &fd, 1); rc < 0)
         return unavailable(std::string("io_uring cannot hold the tombstone: io_uring_register: ") +
@@ -69,7 +69,8 @@ class UringBackend : public IoBackend {
     while (io_uring_sq_ready(&ring_) > 0) {
       const int rc = io_uring_submit(&ring_);
       if (rc > 0 || rc == -EINTR) continue;
-      if (rc == 0 || rc == -EAGAIN || rc == -EBUSY) return;  // out of kernel memory for now: ready() stays true
+      if (rc == 0 || rc == -EAGAIN || rc == -EBUSY)
+        return;  // out of kernel memory for now: ready() stays true
       spdlog::critical("io_uring_submit: {}", std::strerror(-rc));
       WISP_CHECK(false);
     }
@@ -96,8 +97,8 @@ class UringBackend : public IoBackend {
     rlimit limit{};
     getrlimit(RLIMIT_MEMLOCK, &limit);
     if (bytes > kMaxRegistered) {
-      spdlog::info("slab of {} bytes is read into without registered buffers (registered up to {} bytes)", bytes,
-                   kMaxRegistered);
+      spdlog::info("slab of {} bytes is read into without registered buffers (registered up to {} bytes)",
+                   bytes, kMaxRegistered);
       return;
     }
     const std::uint64_t chunk = kMaxBuffer / setup.stride * setup.stride;
@@ -106,8 +107,8 @@ class UringBackend : public IoBackend {
       buffers.push_back({setup.slab.data() + at, std::min(chunk, bytes - at)});
     const int rc = io_uring_register_buffers(&ring_, buffers.data(), static_cast<unsigned>(buffers.size()));
     if (rc < 0) {
-      spdlog::info("slab of {} bytes is read into without registered buffers: {}, RLIMIT_MEMLOCK is {}", bytes,
-                   std::strerror(-rc), limit_text(limit.rlim_cur));
+      spdlog::info("slab of {} bytes is read into without registered buffers: {}, RLIMIT_MEMLOCK is {}",
+                   bytes, std::strerror(-rc), limit_text(limit.rlim_cur));
       return;
     }
     slab_ = setup.slab;

@@ -32,7 +32,9 @@ struct Memory {
   std::byte* data;
 };
 
-std::byte pattern(std::uint64_t at) { return static_cast<std::byte>((at * 2654435761u) >> 13); }
+std::byte pattern(std::uint64_t at) {
+  return static_cast<std::byte>((at * 2654435761u) >> 13);
+}
 
 class IoTest : public testing::TestWithParam<std::string> {
  protected:

@@ -87,7 +87,8 @@ Rig::Rig(const TinyModel& model, std::uint32_t slots, std::string io) : model_(m
   }
   at_.slab_dir = static_cast<slab::SlabDir*>(
       region("slabdir", slab::slab_dir_size(slots, at_.plan.layers, at_.plan.experts_per_layer)));
-  slab::init_slab_dir(at_.slab_dir, slots, at_.plan.layers, at_.plan.experts_per_layer, at_.plan.stride, 1, 1);
+  slab::init_slab_dir(at_.slab_dir, slots, at_.plan.layers, at_.plan.experts_per_layer, at_.plan.stride, 1,
+                      1);
   at_.slab = static_cast<std::byte*>(region("slab", at_.plan.slab_bytes()));
   at_.dense = static_cast<std::byte*>(region("dense", at_.plan.dense_bytes));
   start_compute();
@@ -194,15 +195,16 @@ void Rig::need(std::uint32_t key) {
 }
 
 std::uint32_t Rig::lease(std::uint32_t key) {
-  const std::uint32_t hint =
-      dir()->index()[ring::layer_of(key) * dir()->experts + ring::expert_of(key)].load(std::memory_order_acquire);
+  const std::uint32_t hint = dir()->index()[ring::layer_of(key) * dir()->experts + ring::expert_of(key)].load(
+      std::memory_order_acquire);
   if (hint == 0 || slab::try_lease(row_, dir(), hint - 1, key) == 0) return 0;
   return hint;
 }
 
 void Rig::release(std::uint32_t slot) {
   slab::release_lease(row_, slot);
-  if (board()->waits_for_lease.load() == std::uint64_t{slot} + 1) at_.bell[shm::index(StageId::kLoader)].ring();
+  if (board()->waits_for_lease.load() == std::uint64_t{slot} + 1)
+    at_.bell[shm::index(StageId::kLoader)].ring();
 }
 
 std::vector<Seen> Rig::take(bool hold, std::size_t most) {

@@ -55,7 +55,7 @@ class Rig {
   Status start(LoaderParts parts = {});
   /// Starts it with a FaultBackend between it and the pread threads; the loader owns it.
   FaultBackend* start_with_faults();
-  void kill();  ///< the loader goes, whatever it is doing
+  void kill();           ///< the loader goes, whatever it is doing
   void start_compute();  ///< compute's next epoch
 
   LoaderStage& loader() { return *loader_; }
@@ -66,8 +66,8 @@ class Rig {
   bool load_dense();
 
   // compute's part
-  void touch(std::uint32_t layer, const std::vector<std::uint32_t>& experts, std::uint8_t flags = ring::kTouchDecode,
-             const std::vector<std::uint32_t>& leased = {});
+  void touch(std::uint32_t layer, const std::vector<std::uint32_t>& experts,
+             std::uint8_t flags = ring::kTouchDecode, const std::vector<std::uint32_t>& leased = {});
   void need(std::uint32_t key);
   std::uint32_t lease(std::uint32_t key);  ///< slot + 1, or 0
   void release(std::uint32_t slot);
@@ -76,7 +76,7 @@ class Rig {
 
   slab::SlotWord word(std::uint32_t slot) const;
   std::uint32_t slot_of(std::uint32_t key) const;  ///< slot + 1 of the READY slot with `key`, or 0
-  bool intact(std::uint32_t slot) const;  ///< the slot holds its expert's bytes
+  bool intact(std::uint32_t slot) const;           ///< the slot holds its expert's bytes
   std::uint64_t count(stats::Counter c) const { return desk(shm::StageId::kLoader)->get(c); }
   std::uint32_t in_state(slab::SlotState s) const;
   shm::Desk* desk(shm::StageId s) const { return at_.desk[shm::index(s)]; }

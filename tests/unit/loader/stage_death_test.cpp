@@ -174,7 +174,8 @@ TEST(ComputeDeath, TouchAgainReplacesTheOpenOne) {
   EXPECT_EQ(rig.count(Counter::kReads), 5u);
 }
 
-/// The drive's late writes, played by a child process: a slot that is used again before the tombstone is overwritten.
+/// The drive's late writes, played by a child process: a slot that is used again before the tombstone is
+/// overwritten.
 TEST(GhostBackend, LateWritesHitNoSlotInUse) {
   TinyModel model;
   Rig rig(model, 4, "ghost");
@@ -202,7 +203,8 @@ TEST(GhostBackend, LateWritesHitNoSlotInUse) {
     for (const Seen& s : rig.take(true)) held[s.key] = s;
     return hung_up && held.size() == 4;
   }));
-  for (const auto& [key, s] : held) EXPECT_TRUE(rig.intact(s.slot)) << "slot " << s.slot << " was overwritten";
+  for (const auto& [key, s] : held)
+    EXPECT_TRUE(rig.intact(s.slot)) << "slot " << s.slot << " was overwritten";
 }
 
 }  // namespace

@@ -61,7 +61,8 @@ TEST_P(StageTest, TouchPassesThroughAnyNumberOfSlots) {
         rig.release(s.slot);
       }
       return answers.size() == 16;
-    })) << slots << " slots";
+    })) << slots
+        << " slots";
     ASSERT_TRUE(rig.idle());
     EXPECT_TRUE(rig.take().empty());
     for (const auto& [key, n] : answers) EXPECT_EQ(n, 1) << ring::expert_of(key);
@@ -289,7 +290,8 @@ TEST(StageFaults, FullEdgeKeepsAnswers) {
   constexpr std::size_t kNeeds = 1500;  // edge 6 holds 1024
   std::size_t asked = 0, answered = 0;
   for (int turn = 0; turn < 3; ++turn) {
-    for (std::size_t i = 0; i < kNeeds / 3; ++i, ++asked) rig.need(expert_key(99, 0));  // each is refused by name
+    for (std::size_t i = 0; i < kNeeds / 3; ++i, ++asked)
+      rig.need(expert_key(99, 0));  // each is refused by name
     for (int i = 0; i < 200; ++i) rig.loader().poll();
   }
   EXPECT_FALSE(rig.loader().has_work());
@@ -310,7 +312,8 @@ TEST(StageFaultsDeathTest, CorruptDenseTensorIsNamed) {
   const auto& tensor = model.manifest().dense.at("norm");
   const Fd file(::open((model.folder() + "/" + model.manifest().dense_file).c_str(), O_RDWR));
   const char byte = 0x7f;
-  ASSERT_EQ(::pwrite(file.get(), &byte, 1, static_cast<off_t>(model.manifest().dense_file_offset + tensor.offset + 1)),
+  ASSERT_EQ(::pwrite(file.get(), &byte, 1,
+                     static_cast<off_t>(model.manifest().dense_file_offset + tensor.offset + 1)),
             1);
   ASSERT_EQ(::fsync(file.get()), 0);
   EXPECT_EXIT(
