@@ -9,31 +9,10 @@
 #include <cstring>
 
 #include "base/fd.hpp"
+#include "base/json_depth.hpp"
 
 namespace wisp::model {
 namespace {
-
-/// Brackets are counted before the parse: the parser itself has no limit.
-bool too_deep(std::string_view text) {
-  std::size_t depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxJsonDepth) return true;
-    } else if ((c == ']' || c == '}') && depth > 0) {
-      --depth;
-    }
-  }
-  return false;
-}
 
 std::string shown(const Json& v) {
   return printable(v.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -75,7 +54,7 @@ Result<std::string> read_text_file(const std::string& path, std::uint64_t max_by
 }
 
 Result<Json> parse_json_object(std::string_view text, const std::string& what) {
-  if (too_deep(text)) {
+  if (json_too_deep(text)) {
     return invalid(what + ": nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
   }
   try {

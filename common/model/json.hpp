@@ -11,8 +11,6 @@ namespace wisp::model {
 
 using Json = nlohmann::json;
 
-/// Stops a text of a million brackets, which costs a hundred times its size in memory.
-inline constexpr std::size_t kMaxJsonDepth = 64;
 /// No config or index of a real model is larger; stops a file that would fill the memory.
 inline constexpr std::uint64_t kMaxJsonBytes = std::uint64_t{64} << 20;
 

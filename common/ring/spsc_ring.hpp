@@ -157,8 +157,16 @@ class Consumer {
 
   std::uint64_t head() const { return mine_->rx_head[e_].value.load(std::memory_order_relaxed); }
 
-  /// The next message, or nullptr. Valid until pop().
-  const Descriptor* front() const { return peek(0); }
+  /// The next message, or nullptr. Valid until pop(). The first look at a message counts its hop time.
+  const Descriptor* front() const {
+    const Descriptor* d = peek(0);
+    if (d != nullptr && head() >= seen_) {
+      seen_ = head() + 1;
+      const std::uint64_t now = shm::monotonic_now();
+      mine_->hop[e_].add(now > d->t_pub ? now - d->t_pub : 0);
+    }
+    return d;
+  }
   /// The message `ahead` places behind the front, or nullptr.
   const Descriptor* peek(std::uint64_t ahead) const {
     const std::uint64_t h = head() + ahead;
@@ -176,10 +184,7 @@ class Consumer {
   /// Advances past the front once its effect is recorded; wakes a producer that waits for space.
   void pop() {
     const std::uint64_t h = head();
-    const Descriptor& d = ring_[h & (slots_ - 1)];
-    const std::uint64_t now = shm::monotonic_now();
-    mine_->hop[e_].add(now > d.t_pub ? now - d.t_pub : 0);
-    note_flight(d, now);
+    note_flight(ring_[h & (slots_ - 1)], shm::monotonic_now());
     service::crash_point(service::CrashPoint::kAfterEffectBeforeHead);
     mine_->rx_head[e_].value.store(h + 1, std::memory_order_seq_cst);
     if (peer_->parked.load(std::memory_order_seq_cst) != 0 &&
@@ -202,6 +207,7 @@ class Consumer {
   const Descriptor* ring_ = nullptr;
   const std::byte* arena_ = nullptr;
   std::uint64_t arena_size_ = 0;
+  mutable std::uint64_t seen_ = 0;  ///< messages whose hop this life has counted
 };
 
 }  // namespace wisp::ring

@@ -165,7 +165,8 @@ void StageContext::announce_ready() {
 
 void StageContext::give_up(const Error& why) {
   spdlog::critical("{} gives up: {}", shm::name_of(id_), why.text);
-  spdlog::shutdown();
+  // Not shutdown(): in a folded process the other stages still log.
+  spdlog::default_logger_raw()->flush();
   if (at_.process && at_.process->control >= 0) send_failure(at_.process->control, id_, why.text);
   ::_exit(kGiveUpStatus);
 }

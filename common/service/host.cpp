@@ -113,7 +113,8 @@ bool may_pass(const Error& e) {
 [[noreturn]] void fail(StageContext& ctx, const Error& why) {
   if (!may_pass(why)) ctx.give_up(why);
   spdlog::error("{} could not start: {}", shm::name_of(ctx.id()), why.text);
-  spdlog::shutdown();
+  // Not shutdown(): in a folded process the other stages still log.
+  spdlog::default_logger_raw()->flush();
   send_failure(fds::kControl, ctx.id(), why.text);
   ::_exit(1);
 }

@@ -56,7 +56,7 @@ struct Desk {
   Cursor rx_head[kEdges];  ///< messages consumed, as consumer of that edge: advanced after the effect
   Cursor tx_tail[kEdges];  ///< messages published, as producer of that edge: a hint, the truth is `seq`
   alignas(kLine) std::atomic<std::uint64_t> counter[stats::kCounterCells];
-  stats::Histogram hop[kEdges];  ///< publication to consumption, as consumer
+  stats::Histogram hop[kEdges];  ///< publication to first look, as consumer
   std::atomic<std::uint64_t> flight_next;
   stats::FlightEvent flight[stats::kFlightEvents];
 

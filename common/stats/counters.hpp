@@ -79,7 +79,7 @@ inline constexpr std::array<CounterInfo, static_cast<std::size_t>(Counter::kCoun
     {"helper_restarts", ""},
 }};
 
-/// Hop times of one edge in log2 buckets of nanoseconds: bucket i counts [2^i, 2^(i+1)). Written by the consumer.
+/// Hop times of one edge, publication to the consumer's first look, in log2 buckets of nanoseconds: bucket i counts [2^i, 2^(i+1)). Written by the consumer.
 struct Histogram {
   std::atomic<std::uint64_t> bucket[40];
   void add(std::uint64_t ns) {

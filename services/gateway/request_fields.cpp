@@ -3,33 +3,11 @@
 #include <algorithm>
 #include <array>
 
+#include "base/json_depth.hpp"
+
 namespace wisp::gateway {
 
 namespace {
-/// Stops a text of a million brackets, which costs a hundred times its size in memory.
-constexpr std::size_t kMaxDepth = 64;
-
-bool too_deep(std::string_view text) {
-  std::size_t depth = 0;
-  bool in_string = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\')
-        ++i;
-      else if (c == '"')
-        in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return true;
-    } else if ((c == ']' || c == '}') && depth > 0) {
-      --depth;
-    }
-  }
-  return false;
-}
-
 /// A parameter that is not implemented, and the values (JSON, separated by spaces) under which it changes
 /// nothing.
 struct Unsupported {
@@ -177,8 +155,8 @@ ApiResult<Json> read_messages(const Json& messages) {
 }
 
 ApiResult<Json> read_body(std::string_view body) {
-  if (too_deep(body))
-    return ApiError{400, "the body is nested deeper than " + std::to_string(kMaxDepth) + " levels", "", "",
+  if (json_too_deep(body))
+    return ApiError{400, "the body is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels", "", "",
                     0};
   try {
     Json value = Json::parse(body.begin(), body.end());
