@@ -34,6 +34,8 @@ Status RouterStage::attach() {
     const bool give_up = journal_.in_use(i) && journal_.finished(i);
     board_->cancel[i].store(give_up ? journal_.at(i).request.load() : 0, std::memory_order_seq_cst);
   }
+  // The predecessor may have died between a step and this count of it.
+  board_->next_step.store(to_compute_.tail(), std::memory_order_release);
   return {};
 }
 

@@ -33,7 +33,7 @@ TEST(Debugger, HoldsEachStageForTenSeconds) {
     for (const StageId e : shm::kRunningStages) epochs.push_back(run.epoch(e));
     run.gate(run.steps() + 5);
     auto ask = run.ask("What is a bird?", 48);
-    run.run_to_gate(0);
+    run.await_gate();
     const pid_t gdb = attach_gdb(run.pid(s), 10);
     const shm::StageLife& life = run.state().life().stage[shm::index(s)];
     await("the launcher to see who traces", [&] { return life.traced_by.load() != 0; });
@@ -59,7 +59,7 @@ TEST(Debugger, RestartByHandWhileStreaming) {
     SCOPED_TRACE(std::string(shm::name_of(s)));
     run.gate(run.steps() + 5);
     auto ask = run.ask("What is a bird?", 48);
-    run.run_to_gate(0);
+    run.await_gate();
     const std::uint32_t before = run.epoch(s);
     const std::string command = std::string(WISP_TEST_BIN) + "/wisp-launch restart " + std::string(shm::name_of(s)) +
                                 " --run " + run.where().run_dir + " > /dev/null";

@@ -18,7 +18,7 @@ TEST(DirtyDeath, ResetCarriesTheJournalOver) {
     SCOPED_TRACE(std::string(shm::name_of(s)));
     run.gate(run.steps() + 6);
     auto ask = run.ask("What is a river?", 48);
-    run.run_to_gate(0);
+    run.await_gate();
     const std::uint32_t before = run.epoch(s);
     run.signal(s, SIGSEGV);
     await("the reset", [&] { return run.resets() > resets; });
@@ -38,7 +38,7 @@ TEST(DirtyDeath, GivenUpAfterDeathsWithoutProgress) {
   TestRun run;
   run.gate(run.steps() + 1);
   auto ask = run.ask("What is a river?", 48);
-  run.run_to_gate(0);
+  run.await_gate();
   const auto life = [&]() -> const shm::StageLife& { return run.state().life().stage[shm::index(StageId::kCompute)]; };
   const auto given_up = [&] { return life().state.load() == static_cast<std::uint32_t>(shm::StageState::kGivenUp); };
   while (!given_up()) {

@@ -11,6 +11,7 @@
 #include <regex>
 #include <stdexcept>
 
+#include "launch/supervisor.hpp"
 #include "model/convert.hpp"
 
 namespace wisp::crash {
@@ -46,6 +47,9 @@ cli::Interrupts& interrupts() {
   return i;
 }
 
+/// The pipeline that the watchdog describes.
+const TestRun* watched = nullptr;
+
 }  // namespace
 
 const std::string& bundled_model() {
@@ -58,6 +62,7 @@ void await(const char* what, const std::function<bool()>& condition, int seconds
   while (!condition()) {
     if (shm::monotonic_now() > limit) {
       std::fprintf(stderr, "watchdog: waited %d s for: %s\n", seconds, what);
+      if (watched != nullptr) std::fputs(watched->describe().c_str(), stderr);
       std::abort();
     }
     ::poll(nullptr, 0, 1);
@@ -85,9 +90,11 @@ TestRun::TestRun(const RunSettings& settings) : interrupts_(interrupts()) {
   auto control = launch::Client::connect(where().run_dir);
   if (!control.ok()) throw std::runtime_error(control.error().text);
   control_ = std::make_unique<launch::Client>(std::move(control).value());
+  watched = this;
 }
 
 TestRun::~TestRun() {
+  watched = nullptr;
   if (session_) session_->end();
 }
 
@@ -99,6 +106,17 @@ const cli::RunState& TestRun::state() const {
   state_ = std::move(s).value();
   seen_resets_ = state_->life().resets.load(std::memory_order_acquire);
   return *state_;
+}
+
+std::string TestRun::describe() const {
+  std::string text;
+  for (const StageId s : shm::kRunningStages) {
+    const shm::StageLife& life = state_ ? state_->life().stage[shm::index(s)] : state().life().stage[shm::index(s)];
+    text += std::string(shm::name_of(s)) + ": epoch " + std::to_string(life.epoch.load()) + ", state " +
+            std::to_string(life.state.load()) + ", pid " + std::to_string(life.pid.load()) + "\n";
+    for (const std::string& line : launch::post_mortem(state_->desk(s))) text += "  " + line + "\n";
+  }
+  return text;
 }
 
 std::uint32_t TestRun::launcher_pid() const {
@@ -116,7 +134,10 @@ TestRun::Ask::Ask(TestRun& run, std::string body, std::string target) {
   thread_ = std::thread([this, &run, body = std::move(body), target = std::move(target)] {
     cli::StreamRequest request{run.where().unix_socket, target, body, {}};
     cli::StreamHandlers handlers;
-    handlers.event = [this](const std::string& data) { seen_.lines.push_back(blank(data)); };
+    handlers.event = [this](const std::string& data) {
+      seen_.lines.push_back(blank(data));
+      ++events_;
+    };
     handlers.comment = [this](std::string_view text) {
       if (text.starts_with("wisp ")) seen_.notices.emplace_back(text);
     };
@@ -130,10 +151,14 @@ TestRun::Ask::Ask(TestRun& run, std::string body, std::string target) {
 }
 
 TestRun::Ask::~Ask() {
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) (void)wait();
 }
 
 Seen TestRun::Ask::wait() {
+  while (!done_) {
+    const std::uint64_t events = events_;
+    await("the next event of a stream or its end", [&] { return done_ || events_ != events; });
+  }
   thread_.join();
   return seen_;
 }
@@ -166,11 +191,9 @@ void TestRun::gate(std::uint64_t steps) {
 }
 void TestRun::open_gate() { gate(~0ULL); }
 
-void TestRun::run_to_gate(std::uint64_t more) {
-  const std::uint64_t target = steps() + more;
-  gate(target);
+void TestRun::await_gate() {
   await("the step gate to be reached", [&] {
-    return steps() >= target &&
+    return steps() >= state().life().gate.load() &&
            state().desk(StageId::kRouter).waits_for.load() == static_cast<std::uint32_t>(shm::WaitFor::kStepGate);
   });
 }

@@ -45,12 +45,13 @@ class TestRun {
    public:
     Ask(TestRun& run, std::string body, std::string target);
     ~Ask();
-    /// Waits for the end.
+    /// Waits for the end; the watchdog strikes when nothing comes any more.
     Seen wait();
     bool done() const { return done_; }
 
    private:
     std::atomic<bool> done_{false};
+    std::atomic<std::uint64_t> events_{0};
     Seen seen_;
     std::thread thread_;
   };
@@ -60,10 +61,11 @@ class TestRun {
   // the step gate
   /// Steps published since the regions were made.
   std::uint64_t steps() const;
+  /// No step with a number from `steps` on is published.
   void gate(std::uint64_t steps);
   void open_gate();
-  /// Closes the gate `more` steps from now, and waits until it is reached.
-  void run_to_gate(std::uint64_t more);
+  /// Waits until the router stands before the gate with work to do: no step is under way.
+  void await_gate();
 
   void arm(shm::StageId s, const std::string& point, std::uint32_t count = 1, std::uint32_t signal = 9);
   std::uint32_t epoch(shm::StageId s) const;
@@ -80,6 +82,8 @@ class TestRun {
   /// The regions, mapped anew if a reset replaced them.
   const cli::RunState& state() const;
   void end() { session_->end(); }
+  /// What each stage waits for and did last, for the watchdog.
+  std::string describe() const;
   std::uint32_t launcher_pid() const;
 
  private:
@@ -92,7 +96,8 @@ class TestRun {
   std::unique_ptr<launch::Client> control_;
 };
 
-/// Waits for a condition; after `seconds` without it the process aborts naming `what`: a watchdog, not a limit.
+/// Waits for a condition; after `seconds` without it the process aborts naming `what` and the state of the pipeline:
+/// a watchdog, not a limit.
 void await(const char* what, const std::function<bool()>& condition, int seconds = 120);
 
 }  // namespace wisp::crash

@@ -20,7 +20,14 @@ struct Options {
   std::uint64_t kills = 300;
   std::uint64_t seed = 1;
   std::uint32_t tokens = 400;
+  std::string io = "auto";
 };
+
+RunSettings settings_of(const Options& o) {
+  RunSettings s;
+  s.io = o.io;
+  return s;
+}
 
 const std::map<StageId, std::vector<const char*>>& points() {
   static const std::map<StageId, std::vector<const char*>> all{
@@ -33,7 +40,7 @@ const std::map<StageId, std::vector<const char*>>& points() {
 
 class Storm {
  public:
-  explicit Storm(const Options& o) : o_(o), random_(o.seed) {}
+  explicit Storm(const Options& o) : o_(o), random_(o.seed), run_(settings_of(o)) {}
 
   int run() {
     const std::vector<std::string> questions{"What is a dog?", "Define courage.", "What is a river?"};
@@ -123,8 +130,8 @@ class Storm {
   }
 
   void report(std::uint64_t streams, std::uint32_t resumes) {
-    std::printf("storm: seed %llu, %llu strikes, %llu streams equal to the undisturbed ones, %u taken up again, %llu tokens\n",
-                static_cast<unsigned long long>(o_.seed), static_cast<unsigned long long>(strikes_),
+    std::printf("storm: seed %llu, io %s, %llu strikes, %llu streams equal to the undisturbed ones, %u taken up again, %llu tokens\n",
+                static_cast<unsigned long long>(o_.seed), o_.io.c_str(), static_cast<unsigned long long>(strikes_),
                 static_cast<unsigned long long>(streams), resumes, static_cast<unsigned long long>(tokens()));
     for (const StageId s : shm::kRunningStages)
       std::printf("  %-8s killed %4llu  stopped %4llu  epochs %u\n", std::string(shm::name_of(s)).c_str(),
@@ -151,8 +158,9 @@ int main(int argc, char** argv) {
     if (flag == "--kills") o.kills = value;
     else if (flag == "--seed") o.seed = value;
     else if (flag == "--tokens") o.tokens = static_cast<std::uint32_t>(value);
+    else if (flag == "--io") o.io = argv[i + 1];
     else {
-      std::fprintf(stderr, "usage: wisp-storm [--kills N] [--seed S] [--tokens N]\n");
+      std::fprintf(stderr, "usage: wisp-storm [--kills N] [--seed S] [--tokens N] [--io auto|uring|pread|ghost]\n");
       return 2;
     }
   }

@@ -1,8 +1,10 @@
 #include "launch/supervisor.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "service/fds.hpp"
 #include "toy_run.hpp"
 
 namespace wisp::launch::test {
@@ -113,6 +115,50 @@ TEST(Supervisor, AStoppedStageShowsAndHoldsTheEngineClock) {
   EXPECT_GE(goes, stood);
   EXPECT_GT(life.pause_offset_ns.load(), 0u);
   EXPECT_EQ(life.paused_since_ns.load(), 0u);
+}
+
+/// Whoever sleeps for a change of `life` is rung by the launcher, also where no stage rings.
+TEST(Supervisor, EachChangeOfLifeRingsTheBells) {
+  ToyRun run;
+  run.start_and_wait();
+  // A stopped gateway silences no bell: what rings is found here.
+  run.kill(StageId::kGateway, SIGSTOP);
+  run.turn_until([&] { return run.life(StageId::kGateway).stopped.load() == 1; });
+  const auto rung = [bell = run->regions().bell(StageId::kGateway)] {
+    std::uint64_t n = 0;
+    return ::read(bell, &n, sizeof n) == sizeof n;
+  };
+  // A stage rings its peers before it first sleeps.
+  const auto settle = [&] {
+    for (StageId s : {StageId::kRouter, StageId::kLoader, StageId::kCompute})
+      run.turn_until([&] { return run->regions().desk(s)->parked.load() == 1; });
+    (void)rung();
+  };
+  settle();
+  run.kill(StageId::kCompute, SIGSTOP);
+  run.turn_until([&] { return run.life(StageId::kCompute).stopped.load() == 1; });
+  EXPECT_TRUE(rung()) << "stopped";
+  run.kill(StageId::kCompute, SIGCONT);
+  run.turn_until([&] { return run.life(StageId::kCompute).stopped.load() == 0; });
+  EXPECT_TRUE(rung()) << "goes on";
+  EXPECT_TRUE(run.call([](proto::LaunchRequest::Builder b) { b.setGate(~0ULL); }).ok());
+  EXPECT_TRUE(rung()) << "the step gate";
+  // Its tombstone does not hang up while a copy of the write end is open: as reads that may still land.
+  const std::string end = "/proc/" + std::to_string(run.pid(StageId::kLoader)) + "/fd/" +
+                          std::to_string(service::fds::kTombstone);
+  Fd tombstone(::open(end.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(tombstone.valid());
+  run.kill(StageId::kLoader, SIGKILL);
+  run.turn_until([&] { return run.life(StageId::kLoader).dead_through.load() == 1; });
+  EXPECT_TRUE(rung()) << "a death";
+  run.turn_until([&] { return run.epoch(StageId::kLoader) == 2 && run.all_ready(); });
+  run.turn_until([&] { return run->regions().desk(StageId::kLoader)->attached_epoch.load() == 2; });
+  settle();
+  EXPECT_FALSE(run->regions().life().epoch_drained(1));
+  tombstone.reset();
+  run.turn_until([&] { return run->regions().life().epoch_drained(1); });
+  EXPECT_TRUE(rung()) << "a tombstone";
+  run.kill(StageId::kGateway, SIGCONT);
 }
 
 TEST(Supervisor, AHeldStageCanBeKilledAndRestarted) {

@@ -219,10 +219,15 @@ TEST_P(StageTest, SleepsAndIsWoken) {
     ASSERT_EQ(answers, 6u) << "round " << round;
   }
   // At rest it sleeps and does not turn.
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto rests = [&] {
+    const shm::Desk* desk = rig.desk(StageId::kLoader);
+    return desk->parked.load() != 0 && desk->waits_for.load() == static_cast<std::uint32_t>(shm::WaitFor::kWork);
+  };
+  while (!rests() && shm::monotonic_now() < end) std::this_thread::yield();
+  ASSERT_TRUE(rests());
   const std::uint64_t loops = rig.count(Counter::kLoops);
-  EXPECT_EQ(rig.desk(StageId::kLoader)->waits_for.load(), static_cast<std::uint32_t>(shm::WaitFor::kWork));
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const std::uint64_t began = shm::monotonic_now();
+  while (shm::monotonic_now() < began + 100'000'000ULL) std::this_thread::yield();
   EXPECT_LE(rig.count(Counter::kLoops) - loops, 2u);
   stop = true;
   rig.at().bell[shm::index(StageId::kLoader)].ring();
@@ -239,10 +244,11 @@ TEST_P(StageTest, WaitsWithoutSpinningForALease) {
   std::jthread loader([&] { service::run_stage(rig.context(), rig.loader(), [&] { return stop.load(); }); });
   rig.need(expert_key(0, 2));
   while (rig.board()->waits_for_lease.load() == 0) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  // It looks again every 10 ms, so twenty turns take 200 ms or more; one that spins is through in microseconds.
   const std::uint64_t loops = rig.count(Counter::kLoops);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_LE(rig.count(Counter::kLoops) - loops, 40u);
+  const std::uint64_t began = shm::monotonic_now();
+  while (rig.count(Counter::kLoops) < loops + 20) std::this_thread::yield();
+  EXPECT_GE(shm::monotonic_now() - began, 100'000'000ULL);
   rig.release(static_cast<std::uint32_t>(rig.board()->waits_for_lease.load() - 1));
   const std::uint64_t end = shm::monotonic_now() + 20'000'000'000ULL;
   std::size_t answers = 0;

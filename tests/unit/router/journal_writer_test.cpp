@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <random>
 
 #include "service/crash_point.hpp"
@@ -103,6 +106,86 @@ TEST_F(JournalTest, DeathBetweenTokenAndCommitLeavesTheOldLength) {
   JournalWriter next;
   EXPECT_TRUE(next.attach(journal(), kPages, 1).empty());
   EXPECT_EQ(next.committed(0).length, 1u);
+}
+
+/// Runs `action` in a child one instruction at a time. `look` sees a copy of the journal, as a successor attaches to
+/// it, after each instruction that changed it: every place at which the writer may die.
+class JournalStepTest : public JournalTest {
+ protected:
+  void step(const std::function<void()>& action, const std::function<void(JournalWriter&)>& look) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+      ::raise(SIGSTOP);
+      action();
+      ::_exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    std::vector<std::uint64_t> seen(size_ / 8), copy(size_ / 8);
+    int changes = 0;
+    while (WIFSTOPPED(status)) {
+      if (std::memcmp(seen.data(), base_, size_) != 0) {
+        std::memcpy(seen.data(), base_, size_);
+        copy = seen;
+        JournalWriter next;
+        const auto dropped = next.attach(reinterpret_cast<Journal*>(copy.data()), kPages, 1);
+        EXPECT_TRUE(dropped.empty()) << dropped.front() << " after " << changes << " changes";
+        look(next);
+        ++changes;
+      }
+      if (::ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr) != 0) break;
+      ASSERT_EQ(::waitpid(child, &status, 0), child);
+    }
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT_GT(changes, 1) << "nothing was seen to be written";
+  }
+};
+
+TEST_F(JournalStepTest, ACommitIsTrueAtOnce) {
+  open(0, 42, 5, 3);
+  writer_.commit_token(0, 100, Finish::kNone, 1);
+  bool old_seen = false, new_seen = false;
+  step([this] { writer_.commit_token(0, 101, Finish::kStop, 2); },
+       [&](JournalWriter& next) {
+         const CommitWord c = next.committed(0);
+         const bool is_new = c.length == 2 && c.finish == Finish::kStop && next.ids(0)[6] == 101;
+         EXPECT_TRUE(is_new || (c.length == 1 && c.finish == Finish::kNone)) << "half a commit";
+         EXPECT_TRUE(is_new || !new_seen);
+         (is_new ? new_seen : old_seen) = true;
+       });
+  EXPECT_TRUE(old_seen && new_seen);
+}
+
+TEST_F(JournalStepTest, AnEarlierEndIsTrueAtOnce) {
+  open(0, 42, 5, 8);
+  for (std::uint32_t t = 0; t < 6; ++t) writer_.commit_token(0, t, Finish::kNone, 1);
+  writer_.set_kv_len(0, 10);
+  step([this] { writer_.finish(0, 3, Finish::kStopString, 9); },
+       [](JournalWriter& next) {
+         const CommitWord c = next.committed(0);
+         EXPECT_TRUE((c.length == 6 && c.finish == Finish::kNone) || (c.length == 3 && c.finish == Finish::kStopString));
+         EXPECT_LE(next.at(0).kv_len.load(), next.known(0)) << "rows that belong to nobody";
+       });
+}
+
+TEST_F(JournalStepTest, ARecordIsOpenOrNotThere) {
+  open(0, 42, 30, 8);
+  writer_.recycle(0);
+  step([this] {
+    open(0, 43, 5, 8);
+    writer_.admit(0, std::vector<std::uint32_t>{3});
+    writer_.recycle(0);
+  }, [](JournalWriter& next) {
+    EXPECT_EQ(next.find(42), -1);
+    if (next.find(43) < 0) return;
+    EXPECT_EQ(next.known(0), 5u);
+    EXPECT_EQ(next.ids(0)[4], 14u);
+    if (next.at(0).admitted.load() != 0) {
+      EXPECT_EQ(next.pages(0).size(), 1u);
+      EXPECT_EQ(next.pages(0)[0], 3u);
+    }
+  });
 }
 
 TEST_F(JournalTest, OpeningCutShortIsNoRecord) {
