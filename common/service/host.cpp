@@ -131,8 +131,6 @@ void host_stage(StageContext& ctx, const HostedStage& hosted) {
   ctx.desk()->parked.store(0, std::memory_order_seq_cst);
   ctx.desk()->attached_epoch.store(ctx.epoch(), std::memory_order_release);
   spdlog::info("{} attached, epoch {}", shm::name_of(ctx.id()), ctx.epoch());
-  for (shm::StageId s : shm::kRunningStages)
-    if (s != ctx.id()) ctx.bell(s).ring();
   ctx.announce_ready();
   run_stage(ctx, **stage, [] { return false; });
 }

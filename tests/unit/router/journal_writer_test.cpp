@@ -108,20 +108,21 @@ TEST_F(JournalTest, DeathBetweenTokenAndCommitLeavesTheOldLength) {
   EXPECT_EQ(next.committed(0).length, 1u);
 }
 
-/// Runs `action` in a child one instruction at a time. `look` sees a copy of the journal, as a successor attaches to
-/// it, after each instruction that changed it: every place at which the writer may die.
+/// Runs `action` in a child one instruction at a time. `look` sees a copy of the journal, as a successor attaches
+/// to it, after each instruction that changed it: every place at which the writer may die.
 class JournalStepTest : public JournalTest {
  protected:
   void step(const std::function<void()>& action, const std::function<void(JournalWriter&)>& look) {
     const pid_t child = ::fork();
     if (child == 0) {
-      ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+      if (::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) ::_exit(1);
       ::raise(SIGSTOP);
       action();
       ::_exit(0);
     }
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSTOPPED(status)) << "a child cannot be traced here";
     std::vector<std::uint64_t> seen(size_ / 8), copy(size_ / 8);
     int changes = 0;
     while (WIFSTOPPED(status)) {
@@ -164,7 +165,8 @@ TEST_F(JournalStepTest, AnEarlierEndIsTrueAtOnce) {
   step([this] { writer_.finish(0, 3, Finish::kStopString, 9); },
        [](JournalWriter& next) {
          const CommitWord c = next.committed(0);
-         EXPECT_TRUE((c.length == 6 && c.finish == Finish::kNone) || (c.length == 3 && c.finish == Finish::kStopString));
+         const bool is_old = c.length == 6 && c.finish == Finish::kNone;
+         EXPECT_TRUE(is_old || (c.length == 3 && c.finish == Finish::kStopString));
          EXPECT_LE(next.at(0).kv_len.load(), next.known(0)) << "rows that belong to nobody";
        });
 }
