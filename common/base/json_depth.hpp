@@ -7,7 +7,8 @@ namespace wisp {
 /// Stops a text of a million brackets, which costs a JSON parser a hundred times its size in memory.
 inline constexpr std::size_t kMaxJsonDepth = 64;
 
-/// Whether a JSON text nests deeper than kMaxJsonDepth. Counted before the parse: the parser itself has no limit.
+/// Whether a JSON text nests deeper than kMaxJsonDepth. Counted before the parse: the parser itself has no
+/// limit.
 inline bool json_too_deep(std::string_view text) {
   std::size_t depth = 0;
   bool in_string = false;

@@ -18,7 +18,8 @@ struct DenseTensor {
   std::uint32_t rows = 0;  ///< 1 for a vector
   std::uint32_t cols = 0;
   bool tiled = false;
-  std::uint64_t offset = 0;  ///< bytes from the start of the dense region (= of the file's data section), 64-aligned
+  std::uint64_t offset =
+      0;  ///< bytes from the start of the dense region (= of the file's data section), 64-aligned
   std::uint64_t bytes = 0;
   std::uint64_t checksum = 0;  ///< xxh3-64
 };
@@ -30,7 +31,7 @@ struct ExpertExtent {
 };
 
 struct LayerExperts {
-  std::string file;  ///< relative to the folder; empty for a dense layer
+  std::string file;                   ///< relative to the folder; empty for a dense layer
   std::vector<ExpertExtent> extents;  ///< [experts]
 };
 
@@ -55,22 +56,25 @@ struct Manifest {
   std::map<std::string, DenseTensor> dense;
   std::vector<LayerExperts> experts;  ///< [layers]
   GenerationDefaults generation;
-  std::string profile = "exact";      ///< the profile this model runs in where none is asked for
-  std::uint64_t model_hash = 0;       ///< over all checksums: names the weights
+  std::string profile = "exact";  ///< the profile this model runs in where none is asked for
+  std::uint64_t model_hash = 0;   ///< over all checksums: names the weights
 };
 
-/// Reads and checks `folder/manifest.json`: every offset, size and shape is held against the file sizes on disk.
-/// Errors: kNotFound (no manifest), kInvalid (malformed, lying), kUnsupported (another layout version).
+/// Reads and checks `folder/manifest.json`: every offset, size and shape is held against the file sizes on
+/// disk. Errors: kNotFound (no manifest), kInvalid (malformed, lying), kUnsupported (another layout version).
 Result<Manifest> load_manifest(const std::string& folder);
 /// The parser beneath (fuzzed): text only, no file access.
 Result<Manifest> parse_manifest(std::string_view json);
 std::string write_manifest(const Manifest& m);
 
-/// Canonical names of dense tensors: "embed", "head", "norm", "layers.N.attn.{q,k,v,o}", ".attn.{q,k,v,o}.bias",
-/// ".attn.{q_norm,k_norm}", "layers.N.{attn_norm,ffn_norm}", "layers.N.router", "layers.N.ffn.{gate,up,down}".
+/// Canonical names of dense tensors: "embed", "head", "norm", "layers.N.attn.{q,k,v,o}",
+/// ".attn.{q,k,v,o}.bias",
+/// ".attn.{q_norm,k_norm}", "layers.N.{attn_norm,ffn_norm}", "layers.N.router",
+/// "layers.N.ffn.{gate,up,down}".
 std::string layer_tensor(std::uint32_t layer, std::string_view rest);
 
-/// The hash that names the weights: xxh3-64 over the names and checksums of all dense tensors and all experts.
+/// The hash that names the weights: xxh3-64 over the names and checksums of all dense tensors and all
+/// experts.
 std::uint64_t hash_of_weights(const Manifest& m);
 /// Holds a spec against the bounds of limits.hpp and its own logic; names the field.
 Status check_spec(const ModelSpec& m);

@@ -14,8 +14,8 @@ struct YarnSpec {
   double original_length = 0.0;
   double beta_fast = 32.0;
   double beta_slow = 1.0;
-  double mscale = 0.0;          ///< 0 = not given
-  double mscale_all_dim = 0.0;  ///< 0 = not given
+  double mscale = 0.0;            ///< 0 = not given
+  double mscale_all_dim = 0.0;    ///< 0 = not given
   double attention_factor = 0.0;  ///< 0 = not given; an explicit one wins
   bool truncate = true;
 };

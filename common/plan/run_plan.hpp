@@ -11,12 +11,12 @@ namespace wisp::plan {
 
 /// What the user asked for; 0 or empty = not said.
 struct RunOptions {
-  std::string model;        ///< converted folder
-  std::uint64_t ram = 0;    ///< bytes for everything
+  std::string model;              ///< converted folder
+  std::uint64_t ram = 0;          ///< bytes for everything
   std::uint64_t experts_ram = 0;  ///< bytes for the slab alone
-  std::string profile;      ///< "exact", "fast", "" = the manifest's
+  std::string profile;            ///< "exact", "fast", "" = the manifest's
   std::uint32_t threads = 0;
-  std::uint32_t ctx = 0;    ///< tokens of the KV pool and of the longest sequence
+  std::uint32_t ctx = 0;  ///< tokens of the KV pool and of the longest sequence
   std::uint32_t parallel = 4;
   std::uint32_t prompt_chunk = 0;
   std::string topology = "full";
@@ -24,13 +24,14 @@ struct RunOptions {
   std::int32_t port = 8080;  ///< 0 = any free one, -1 = no TCP listener
   std::string io = "auto";   ///< auto, uring, pread, ghost (tests)
   bool check_experts = true;
-  std::string logits_dir;    ///< "" = none
+  std::string logits_dir;  ///< "" = none
   std::string log_level = "info";
-  bool text = true;  ///< the model has a tokenizer: its tables and the template helper need memory (planner only)
+  bool text =
+      true;  ///< the model has a tokenizer: its tables and the template helper need memory (planner only)
 };
 
-/// Sizes of everything, before anything is allocated. Pure numbers: the launcher makes regions of them without
-/// knowing what a model is, and every stage gets the same copy.
+/// Sizes of everything, before anything is allocated. Pure numbers: the launcher makes regions of them
+/// without knowing what a model is, and every stage gets the same copy.
 struct RunPlan {
   RunOptions options;
   std::string model_name;
@@ -66,8 +67,8 @@ struct RunPlan {
   std::uint64_t slab_bytes() const { return std::uint64_t{slots} * stride; }
   std::uint64_t kv_bytes() const { return std::uint64_t{kv_pages} * kv_page_bytes; }
   std::uint64_t total() const {
-    return dense_bytes + slab_bytes() + kv_bytes() + scratch_bytes + journal_bytes + desks_bytes + page_table_bytes +
-           process_bytes + reserve_bytes;
+    return dense_bytes + slab_bytes() + kv_bytes() + scratch_bytes + journal_bytes + desks_bytes +
+           page_table_bytes + process_bytes + reserve_bytes;
   }
 };
 

@@ -31,8 +31,8 @@ enum class Kind : std::uint8_t {
 inline constexpr std::uint8_t kTouchDecode = 1;  ///< every row is a decode row: counted in the hit rate
 inline constexpr std::uint8_t kTouchAgain = 2;   ///< repeated for a new loader: counts in no statistics
 
-/// One message: a cache line. `seq` is stored last with release (index + 1) and is the commit; all else is plain
-/// data that the consumer may read once it has seen `seq`. Written by the edge's producer only.
+/// One message: a cache line. `seq` is stored last with release (index + 1) and is the commit; all else is
+/// plain data that the consumer may read once it has seen `seq`. Written by the edge's producer only.
 struct Descriptor {
   std::atomic<std::uint64_t> seq;
   Kind kind;
@@ -44,15 +44,22 @@ struct Descriptor {
   std::uint32_t slot;
   std::uint32_t key;
   std::uint32_t gen;
-  std::uint32_t arena_off;  ///< where this message's payload starts in the edge's arena; also for an empty one
+  std::uint32_t
+      arena_off;  ///< where this message's payload starts in the edge's arena; also for an empty one
   std::uint32_t arena_len;
   std::uint64_t t_pub;  ///< CLOCK_MONOTONIC ns at publication
   std::uint64_t aux;
 };
 static_assert(sizeof(Descriptor) == 64);
 
-constexpr std::uint32_t expert_key(std::uint32_t layer, std::uint32_t expert) { return layer << 16 | expert; }
-constexpr std::uint32_t layer_of(std::uint32_t key) { return key >> 16; }
-constexpr std::uint32_t expert_of(std::uint32_t key) { return key & 0xffff; }
+constexpr std::uint32_t expert_key(std::uint32_t layer, std::uint32_t expert) {
+  return layer << 16 | expert;
+}
+constexpr std::uint32_t layer_of(std::uint32_t key) {
+  return key >> 16;
+}
+constexpr std::uint32_t expert_of(std::uint32_t key) {
+  return key & 0xffff;
+}
 
 }  // namespace wisp::ring

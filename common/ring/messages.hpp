@@ -7,8 +7,8 @@
 /// Payloads of edges 3 to 6. Plain data, read in place from the producer's arena.
 namespace wisp::ring {
 
-/// kStep: StepHeader, then `requests` times {StepRequest, ids[count], pages[pages]}. Self-contained: compute keeps
-/// nothing between steps but KV rows.
+/// kStep: StepHeader, then `requests` times {StepRequest, ids[count], pages[pages]}. Self-contained: compute
+/// keeps nothing between steps but KV rows.
 struct StepHeader {
   std::uint64_t step = 0;
   std::uint32_t requests = 0;
@@ -24,7 +24,7 @@ struct StepRequest {
   std::uint32_t start = 0;
   std::uint32_t count = 0;
   std::uint32_t pages = 0;
-  std::uint32_t sample = 0;   ///< 1: draw the token that follows the last row
+  std::uint32_t sample = 0;     ///< 1: draw the token that follows the last row
   std::uint32_t generated = 0;  ///< number of that token in the answer (row of the logits file)
   shm::RequestParams params;
 };
@@ -48,8 +48,8 @@ struct StepResultRow {
   char error[256] = {};
 };
 
-/// kTouch: one entry per distinct expert of the layer's rows, in order of first appearance. Compute sends it after
-/// it leased what it found READY; `needs` asks for exactly one answer on edge 6.
+/// kTouch: one entry per distinct expert of the layer's rows, in order of first appearance. Compute sends it
+/// after it leased what it found READY; `needs` asks for exactly one answer on edge 6.
 struct TouchMember {
   std::uint16_t expert = 0;
   std::uint16_t needs = 0;

@@ -24,8 +24,8 @@ struct Message {
   std::span<const std::byte> payload = {};
 };
 
-/// The producing end of an edge. Its ring and arena lie in the producer's own desk; no other process writes there.
-/// Not thread-safe: one stage, one thread.
+/// The producing end of an edge. Its ring and arena lie in the producer's own desk; no other process writes
+/// there. Not thread-safe: one stage, one thread.
 class Producer {
  public:
   Producer() = default;
@@ -40,7 +40,8 @@ class Producer {
     catch_up();
   }
 
-  /// Takes over what earlier lives committed: a slot that carries its number is published, whatever `tail` says.
+  /// Takes over what earlier lives committed: a slot that carries its number is published, whatever `tail`
+  /// says.
   void catch_up() {
     std::uint64_t t = tail();
     while (ring_[t & (slots_ - 1)].seq.load(std::memory_order_acquire) == t + 1) ++t;
@@ -102,8 +103,8 @@ class Producer {
  private:
   static constexpr std::uint32_t kAlign = 64;
 
-  /// Finds room for `bytes` in the arena. Cursors are derived from the descriptors in [peer head, tail): nothing is
-  /// stored, so nothing can disagree after a death.
+  /// Finds room for `bytes` in the arena. Cursors are derived from the descriptors in [peer head, tail):
+  /// nothing is stored, so nothing can disagree after a death.
   bool place(std::size_t bytes, std::uint32_t& off) const {
     const std::uint64_t h = peer_head();
     const std::uint64_t t = tail();
@@ -188,7 +189,8 @@ class Consumer {
     service::crash_point(service::CrashPoint::kAfterEffectBeforeHead);
     mine_->rx_head[e_].value.store(h + 1, std::memory_order_seq_cst);
     if (peer_->parked.load(std::memory_order_seq_cst) != 0 &&
-        peer_->waits_for.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(shm::WaitFor::kRingSpace))
+        peer_->waits_for.load(std::memory_order_relaxed) ==
+            static_cast<std::uint32_t>(shm::WaitFor::kRingSpace))
       bell_.ring();
   }
 

@@ -27,14 +27,27 @@ enum class CrashPoint : std::uint32_t {
   kCount
 };
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(CrashPoint::kCount)> kCrashPointNames{
-    "none",          "after_fill",     "after_seq",       "before_ring",         "after_effect_before_head",
-    "lease_written", "evicting_stored", "filling_stored", "cqe_before_ready",    "ready_before_publish",
-    "kv_row_half",   "sampled",        "token_before_commit", "commit_before_head", "sse_half"};
+    "none",
+    "after_fill",
+    "after_seq",
+    "before_ring",
+    "after_effect_before_head",
+    "lease_written",
+    "evicting_stored",
+    "filling_stored",
+    "cqe_before_ready",
+    "ready_before_publish",
+    "kv_row_half",
+    "sampled",
+    "token_before_commit",
+    "commit_before_head",
+    "sse_half"};
 
 std::optional<CrashPoint> crash_point_from(std::string_view name);
 
 namespace detail {
-/// The armed point, its countdown and the signal; one per thread of a stage, so that folded stages keep their own.
+/// The armed point, its countdown and the signal; one per thread of a stage, so that folded stages keep their
+/// own.
 struct Armed {
   std::atomic<std::uint32_t> point{0};
   std::atomic<std::uint32_t> countdown{0};

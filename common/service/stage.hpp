@@ -22,8 +22,8 @@
 
 namespace wisp::service {
 
-/// What the stages of one process share beside the regions: the ways to the launcher and the armed crash points.
-/// An Attachment made by hand (tests) has none, and then sleeps on bells alone.
+/// What the stages of one process share beside the regions: the ways to the launcher and the armed crash
+/// points. An Attachment made by hand (tests) has none, and then sleeps on bells alone.
 struct ProcessPart {
   int control = -1;
   int ready = -1;
@@ -32,8 +32,8 @@ struct ProcessPart {
   std::array<std::atomic<detail::Armed*>, shm::kStages> armed{};
 };
 
-/// The regions as one process sees them. Folded stages share one Attachment, and so one mapping of each region.
-/// A pointer to a region that this process does not own is to memory that the MMU makes read-only.
+/// The regions as one process sees them. Folded stages share one Attachment, and so one mapping of each
+/// region. A pointer to a region that this process does not own is to memory that the MMU makes read-only.
 struct Attachment {
   plan::RunPlan plan;
   const shm::Life* life = nullptr;
@@ -70,8 +70,8 @@ class StageContext {
   ring::Consumer consumer(shm::EdgeId e);
 
   /// Sleeps until `ready()`; names what it waits for in the desk. `extra` descriptors and `timeout_ns` (of
-  /// monotonic time, ~0 = none) wake it too. Returns after at most one sleep if neither holds: the caller looks
-  /// again. Control messages and the launcher's death are handled inside.
+  /// monotonic time, ~0 = none) wake it too. Returns after at most one sleep if neither holds: the caller
+  /// looks again. Control messages and the launcher's death are handled inside.
   void sleep(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready,
              std::vector<pollfd>* extra = nullptr, std::uint64_t timeout_ns = ~0ULL);
   /// Loops on sleep() until `ready()`.
@@ -81,7 +81,8 @@ class StageContext {
   /// launcher is gone.
   void poll_control();
 
-  /// Descriptors that end a sleep: bell, control socket, lifeline. For stages with an event loop of their own.
+  /// Descriptors that end a sleep: bell, control socket, lifeline. For stages with an event loop of their
+  /// own.
   std::array<int, 3> wake_fds() const;
   /// Makes the calling thread the one that dies at this context's crash points. run_stage() does it.
   void bind_thread();
@@ -109,7 +110,8 @@ class Stage {
   virtual bool poll() = 0;
   /// Whether there is input; looked at once more between "parked" and sleep.
   virtual bool has_work() = 0;
-  /// Sleeps until there may be work. The default parks on the bell; a stage with descriptors of its own overrides it.
+  /// Sleeps until there may be work. The default parks on the bell; a stage with descriptors of its own
+  /// overrides it.
   virtual void sleep(StageContext& ctx);
 };
 
@@ -121,15 +123,17 @@ struct HostedStage {
   StageFactory make;
 };
 
-/// main() of every stage process: attaches to the inherited regions, makes the stages whose ids the launcher named
-/// and runs them, one thread each, until the launcher is gone or ends the process. Returns the exit code.
+/// main() of every stage process: attaches to the inherited regions, makes the stages whose ids the launcher
+/// named and runs them, one thread each, until the launcher is gone or ends the process. Returns the exit
+/// code.
 int host_main(int argc, char** argv, const char* program, const std::vector<HostedStage>& stages);
 
-/// Runs one stage on this thread until `stop` returns true. Rings every peer once first: the predecessor may have
-/// died between publishing and ringing.
+/// Runs one stage on this thread until `stop` returns true. Rings every peer once first: the predecessor may
+/// have died between publishing and ringing.
 void run_stage(StageContext& ctx, Stage& stage, const std::function<bool()>& stop);
 
-/// Maps the inherited regions for the stages hosted here. `writable` = ids of those stages. The plan is left empty.
+/// Maps the inherited regions for the stages hosted here. `writable` = ids of those stages. The plan is left
+/// empty.
 Result<Attachment> attach_inherited(const std::vector<shm::StageId>& writable);
 /// Checks the sizes of what is mapped against the plan. Errors: kCorrupt names the region.
 Status check_against_plan(const Attachment& at);

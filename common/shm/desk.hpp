@@ -11,20 +11,21 @@ namespace wisp::shm {
 
 /// What a stage that sleeps waits for; shown by `wisp stat`.
 enum class WaitFor : std::uint32_t {
-  kNothing = 0,     ///< it runs
-  kWork,            ///< any message on its edges
-  kRingSpace,       ///< detail = edge whose consumer is behind
-  kExpert,          ///< detail = key of the expert (compute)
-  kDense,           ///< the dense region to be filled (compute)
-  kStepGate,        ///< the step gate (router)
-  kStepResult,      ///< detail = step number, low 32 bits (router)
-  kTombstone,       ///< detail = loader epoch whose reads may still land (loader)
-  kLease,           ///< detail = slot (loader)
-  kDrive,           ///< detail = reads in flight (loader)
-  kKvPages,         ///< pages or a place in the batch (router)
+  kNothing = 0,  ///< it runs
+  kWork,         ///< any message on its edges
+  kRingSpace,    ///< detail = edge whose consumer is behind
+  kExpert,       ///< detail = key of the expert (compute)
+  kDense,        ///< the dense region to be filled (compute)
+  kStepGate,     ///< the step gate (router)
+  kStepResult,   ///< detail = step number, low 32 bits (router)
+  kTombstone,    ///< detail = loader epoch whose reads may still land (loader)
+  kLease,        ///< detail = slot (loader)
+  kDrive,        ///< detail = reads in flight (loader)
+  kKvPages,      ///< pages or a place in the batch (router)
 };
 
-/// Where an edge's ring and arena lie in its producer's desk. Written by the launcher before any stage starts.
+/// Where an edge's ring and arena lie in its producer's desk. Written by the launcher before any stage
+/// starts.
 struct EdgePlace {
   std::uint64_t ring_offset;
   std::uint64_t arena_offset;
@@ -37,9 +38,10 @@ struct alignas(kLine) Cursor {
   std::atomic<std::uint64_t> value;
 };
 
-/// The region `desk.<stage>`. Its stage is the only writer of everything below `edges`; peers and `wisp stat` map it
-/// read-only. It outlives the stage, and the next epoch continues it: cursors only grow, nothing is reset. A death at
-/// any line leaves a state that the next epoch may take up, because each word is one atomic store.
+/// The region `desk.<stage>`. Its stage is the only writer of everything below `edges`; peers and `wisp stat`
+/// map it read-only. It outlives the stage, and the next epoch continues it: cursors only grow, nothing is
+/// reset. A death at any line leaves a state that the next epoch may take up, because each word is one atomic
+/// store.
 struct Desk {
   RegionHeader region;
   std::uint32_t stage;  ///< StageId
@@ -85,15 +87,16 @@ const T* extra_of(const Desk* d) {
 struct LoaderBoard {
   /// slot + 1 of the victim whose lease must end; compute rings after clearing that lease. 0 = none.
   std::atomic<std::uint64_t> waits_for_lease;
-  std::atomic<std::uint32_t> backend;       ///< 1 io_uring, 2 pread pool, 3 ghost (tests)
-  std::atomic<std::uint32_t> direct;        ///< 1 where O_DIRECT is in use
-  std::atomic<std::uint32_t> locked;        ///< 1 where slab and dense are mlocked
+  std::atomic<std::uint32_t> backend;  ///< 1 io_uring, 2 pread pool, 3 ghost (tests)
+  std::atomic<std::uint32_t> direct;   ///< 1 where O_DIRECT is in use
+  std::atomic<std::uint32_t> locked;   ///< 1 where slab and dense are mlocked
   std::atomic<std::uint32_t> reads_in_flight;
 };
 
-/// The router's own area: a word per journal record, the request to give up (0 = none). Compute polls it per expert.
+/// The router's own area: a word per journal record, the request to give up (0 = none). Compute polls it per
+/// expert.
 struct RouterBoard {
-  std::atomic<std::uint64_t> next_step;      ///< number of the next step to publish (= steps published so far)
+  std::atomic<std::uint64_t> next_step;  ///< number of the next step to publish (= steps published so far)
   std::atomic<std::uint32_t> active;
   std::atomic<std::uint32_t> queued;
   alignas(kLine) std::atomic<std::uint64_t> cancel[1];  ///< [records]

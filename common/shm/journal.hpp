@@ -8,7 +8,14 @@
 namespace wisp::shm {
 
 /// Why a sequence ended. Part of the commit word: only append.
-enum class Finish : std::uint32_t { kNone = 0, kStop = 1, kLength = 2, kStopString = 3, kCancelled = 4, kError = 5 };
+enum class Finish : std::uint32_t {
+  kNone = 0,
+  kStop = 1,
+  kLength = 2,
+  kStopString = 3,
+  kCancelled = 4,
+  kError = 5
+};
 
 inline constexpr std::uint32_t kMaxEos = 16;
 enum RequestFlags : std::uint32_t {
@@ -16,8 +23,8 @@ enum RequestFlags : std::uint32_t {
   kWriteLogits = 2  ///< compute writes the rows of this request into the logits directory
 };
 
-/// Everything that decides an answer beside the weights and the prompt. Plain data: travels in edge 1's arena and
-/// stands in the journal.
+/// Everything that decides an answer beside the weights and the prompt. Plain data: travels in edge 1's arena
+/// and stands in the journal.
 struct RequestParams {
   std::uint64_t seed = 0;
   float temperature = 0.0f;  ///< 0 = greedy
@@ -45,29 +52,31 @@ struct CommitWord {
   std::uint32_t crc = 0;
 
   std::uint64_t pack() const {
-    return std::uint64_t{length & 0xffffffu} << 40 | std::uint64_t{static_cast<std::uint32_t>(finish) & 0xffu} << 32 | crc;
+    return std::uint64_t{length & 0xffffffu} << 40 |
+           std::uint64_t{static_cast<std::uint32_t>(finish) & 0xffu} << 32 | crc;
   }
   static CommitWord unpack(std::uint64_t w) {
-    return {static_cast<std::uint32_t>(w >> 40), static_cast<Finish>(w >> 32 & 0xffu), static_cast<std::uint32_t>(w)};
+    return {static_cast<std::uint32_t>(w >> 40), static_cast<Finish>(w >> 32 & 0xffu),
+            static_cast<std::uint32_t>(w)};
   }
 };
 
 /// One sequence. Written by the router alone. A record is free while `request` is 0. Opening: generation odd,
-/// contents, commit word, request, generation even. Recycling: request = 0. Readers take the generation before and
-/// after (seqlock) and check the request id.
+/// contents, commit word, request, generation even. Recycling: request = 0. Readers take the generation
+/// before and after (seqlock) and check the request id.
 struct JournalRecord {
   alignas(kLine) std::atomic<std::uint64_t> generation;
   std::atomic<std::uint64_t> request;  ///< gateway epoch << 32 | counter; never reused
   std::atomic<std::uint64_t> commit;   ///< CommitWord
-  /// Positions whose KV rows are in region `kv` of generation `kv_generation`. Advances during prefill, so that a
-  /// storm of kills cannot stop progress; rows from here on may be half written.
+  /// Positions whose KV rows are in region `kv` of generation `kv_generation`. Advances during prefill, so
+  /// that a storm of kills cannot stop progress; rows from here on may be half written.
   std::atomic<std::uint32_t> kv_len;
   std::atomic<std::uint32_t> kv_generation;
-  std::atomic<std::uint32_t> admitted;    ///< 1 once the page list is written
-  std::atomic<std::uint32_t> adopted_by;  ///< gateway epoch that serves it now
-  std::uint64_t order;                    ///< admission is first come, first served by this number
-  std::atomic<std::uint64_t> finished_ns; ///< engine time of the finish
-  std::uint32_t page_count;               ///< KV pages reserved for prompt and max_tokens
+  std::atomic<std::uint32_t> admitted;     ///< 1 once the page list is written
+  std::atomic<std::uint32_t> adopted_by;   ///< gateway epoch that serves it now
+  std::uint64_t order;                     ///< admission is first come, first served by this number
+  std::atomic<std::uint64_t> finished_ns;  ///< engine time of the finish
+  std::uint32_t page_count;                ///< KV pages reserved for prompt and max_tokens
   std::uint32_t reserved;
   RequestParams params;
   char error[256];  ///< written before a commit word with Finish::kError
@@ -89,7 +98,8 @@ struct Journal {
     return reinterpret_cast<JournalRecord*>(reinterpret_cast<char*>(this) + records_offset + i * stride);
   }
   const JournalRecord* record(std::uint32_t i) const {
-    return reinterpret_cast<const JournalRecord*>(reinterpret_cast<const char*>(this) + records_offset + i * stride);
+    return reinterpret_cast<const JournalRecord*>(reinterpret_cast<const char*>(this) + records_offset +
+                                                  i * stride);
   }
   /// ids[0, prompt_tokens) is the prompt, then the generated tokens. [capacity]
   static std::uint32_t* ids(JournalRecord* r) {
@@ -111,8 +121,8 @@ void init_journal(void* base, std::uint32_t records, std::uint32_t capacity, std
 std::uint32_t journal_crc(const JournalRecord* r, std::uint32_t length);
 /// Extends a crc by the next token.
 std::uint32_t journal_crc_extend(std::uint32_t crc, std::uint32_t token);
-/// Whether a record's numbers can be believed: lengths within capacity, pages in range, crc right. A router that
-/// finds otherwise treats the region as damaged.
+/// Whether a record's numbers can be believed: lengths within capacity, pages in range, crc right. A router
+/// that finds otherwise treats the region as damaged.
 bool journal_record_valid(const Journal* j, const JournalRecord* r, std::uint32_t kv_pages);
 
 /// The region `kv.0`: pages of 16 positions for every layer. Page layout: for each layer, K as
@@ -129,6 +139,7 @@ struct Kv {
   }
 };
 std::uint64_t kv_size(std::uint32_t pages, std::uint64_t page_bytes);
-void init_kv(void* base, std::uint32_t pages, std::uint64_t page_bytes, std::uint64_t run_id, std::uint64_t generation);
+void init_kv(void* base, std::uint32_t pages, std::uint64_t page_bytes, std::uint64_t run_id,
+             std::uint64_t generation);
 
 }  // namespace wisp::shm

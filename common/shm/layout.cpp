@@ -10,7 +10,9 @@
 namespace wisp::shm {
 
 namespace {
-constexpr std::uint64_t align_up(std::uint64_t n, std::uint64_t a) { return (n + a - 1) / a * a; }
+constexpr std::uint64_t align_up(std::uint64_t n, std::uint64_t a) {
+  return (n + a - 1) / a * a;
+}
 constexpr std::uint64_t kPage = 4096;
 
 /// FNV-1a over numbers.
@@ -49,8 +51,8 @@ std::uint64_t monotonic_now() {
 }
 
 std::uint64_t engine_now(const Life& life) {
-  // `since` first: whoever ends a pause stores the offset before it clears `since`. So a pause that ends between the
-  // two loads makes the clock late by its length, never early.
+  // `since` first: whoever ends a pause stores the offset before it clears `since`. So a pause that ends
+  // between the two loads makes the clock late by its length, never early.
   const std::uint64_t since = life.paused_since_ns.load(std::memory_order_acquire);
   const std::uint64_t offset = life.pause_offset_ns.load(std::memory_order_acquire);
   const std::uint64_t now = since != 0 ? since : monotonic_now();
@@ -92,8 +94,8 @@ void init_desk(void* base, StageId s, const DeskPlan& plan, std::uint64_t run_id
 }
 
 std::uint64_t journal_size(std::uint32_t records, std::uint32_t capacity) {
-  const std::uint64_t stride =
-      align_up(sizeof(JournalRecord) + (std::uint64_t{capacity} + capacity / 16 + 1) * sizeof(std::uint32_t), kPage);
+  const std::uint64_t stride = align_up(
+      sizeof(JournalRecord) + (std::uint64_t{capacity} + capacity / 16 + 1) * sizeof(std::uint32_t), kPage);
   return kPage + records * stride;
 }
 
@@ -113,10 +115,13 @@ void init_journal(void* base, std::uint32_t records, std::uint32_t capacity, std
 
 std::uint32_t journal_crc(const JournalRecord* r, std::uint32_t length) {
   const std::uint32_t crc = crc32c(0, &r->params, sizeof(r->params));
-  return crc32c(crc, Journal::ids(r), (std::uint64_t{r->params.prompt_tokens} + length) * sizeof(std::uint32_t));
+  return crc32c(crc, Journal::ids(r),
+                (std::uint64_t{r->params.prompt_tokens} + length) * sizeof(std::uint32_t));
 }
 
-std::uint32_t journal_crc_extend(std::uint32_t crc, std::uint32_t token) { return crc32c(crc, &token, sizeof token); }
+std::uint32_t journal_crc_extend(std::uint32_t crc, std::uint32_t token) {
+  return crc32c(crc, &token, sizeof token);
+}
 
 bool journal_record_valid(const Journal* j, const JournalRecord* r, std::uint32_t kv_pages) {
   const CommitWord c = CommitWord::unpack(r->commit.load(std::memory_order_acquire));
@@ -134,9 +139,12 @@ bool journal_record_valid(const Journal* j, const JournalRecord* r, std::uint32_
   return c.crc == journal_crc(r, c.length);
 }
 
-std::uint64_t kv_size(std::uint32_t pages, std::uint64_t page_bytes) { return kPage + pages * page_bytes; }
+std::uint64_t kv_size(std::uint32_t pages, std::uint64_t page_bytes) {
+  return kPage + pages * page_bytes;
+}
 
-void init_kv(void* base, std::uint32_t pages, std::uint64_t page_bytes, std::uint64_t run_id, std::uint64_t generation) {
+void init_kv(void* base, std::uint32_t pages, std::uint64_t page_bytes, std::uint64_t run_id,
+             std::uint64_t generation) {
   auto* kv = static_cast<Kv*>(base);
   begin_header(base, RegionKind::kKv, kv_size(pages, page_bytes), run_id, generation);
   kv->pages = pages;
@@ -150,7 +158,9 @@ void init_kv(void* base, std::uint32_t pages, std::uint64_t page_bytes, std::uin
 namespace wisp::slab {
 
 namespace {
-constexpr std::uint64_t align_line(std::uint64_t n) { return (n + 127) / 128 * 128; }
+constexpr std::uint64_t align_line(std::uint64_t n) {
+  return (n + 127) / 128 * 128;
+}
 }  // namespace
 
 std::uint64_t slab_dir_size(std::uint32_t slots, std::uint32_t layers, std::uint32_t experts) {
@@ -159,10 +169,11 @@ std::uint64_t slab_dir_size(std::uint32_t slots, std::uint32_t layers, std::uint
   return (bytes + 4095) / 4096 * 4096;
 }
 
-void init_slab_dir(void* base, std::uint32_t slots, std::uint32_t layers, std::uint32_t experts, std::uint64_t stride,
-                   std::uint64_t run_id, std::uint64_t generation) {
+void init_slab_dir(void* base, std::uint32_t slots, std::uint32_t layers, std::uint32_t experts,
+                   std::uint64_t stride, std::uint64_t run_id, std::uint64_t generation) {
   auto* d = static_cast<SlabDir*>(base);
-  shm::begin_header(base, shm::RegionKind::kSlabDir, slab_dir_size(slots, layers, experts), run_id, generation);
+  shm::begin_header(base, shm::RegionKind::kSlabDir, slab_dir_size(slots, layers, experts), run_id,
+                    generation);
   d->slots = slots;
   d->layers = layers;
   d->experts = experts;

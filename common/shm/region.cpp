@@ -17,7 +17,9 @@ namespace {
 class MappableFd {
  public:
   MappableFd(int fd, bool writable) : fd_(fd), mode_(writable ? bip::read_write : bip::read_only) {}
-  bip::mapping_handle_t get_mapping_handle() const { return bip::ipcdetail::mapping_handle_from_file_handle(fd_); }
+  bip::mapping_handle_t get_mapping_handle() const {
+    return bip::ipcdetail::mapping_handle_from_file_handle(fd_);
+  }
   bip::mode_t get_mode() const { return mode_; }
 
  private:
@@ -25,7 +27,9 @@ class MappableFd {
   bip::mode_t mode_;
 };
 
-std::string errno_text() { return std::strerror(errno); }
+std::string errno_text() {
+  return std::strerror(errno);
+}
 }  // namespace
 
 Result<Fd> create_memfd(const std::string& name, std::uint64_t size, bool populate) {
@@ -55,8 +59,9 @@ Result<Fd> reopen_read_only(int fd) {
 }
 
 Result<Mapping> Mapping::map(int fd, bool writable) {
-  struct stat st{};
-  if (fstat(fd, &st) != 0) return io_error("fstat of region descriptor " + std::to_string(fd) + ": " + errno_text());
+  struct stat st {};
+  if (fstat(fd, &st) != 0)
+    return io_error("fstat of region descriptor " + std::to_string(fd) + ": " + errno_text());
   Mapping m;
   if (st.st_size == 0) return m;
   try {
@@ -74,14 +79,16 @@ Status check_header(const Mapping& m, RegionKind kind) {
   if (m.size() < sizeof(RegionHeader)) return corrupt(where + " is too small for its header");
   const auto* h = static_cast<const RegionHeader*>(m.data());
   if (h->magic.load(std::memory_order_acquire) != kRegionMagic) return corrupt(where + " is not initialised");
-  if (h->kind != static_cast<std::uint32_t>(kind)) return corrupt(where + " holds kind " + std::to_string(h->kind));
+  if (h->kind != static_cast<std::uint32_t>(kind))
+    return corrupt(where + " holds kind " + std::to_string(h->kind));
   if (h->layout_version != kLayoutVersion || h->layout_hash != layout_hash())
     return corrupt(where + " was laid out by another build of WISP: start all stages from one installation");
   if (h->size != m.size()) return corrupt(where + " has another size than its header says");
   return {};
 }
 
-void begin_header(void* base, RegionKind kind, std::uint64_t size, std::uint64_t run_id, std::uint64_t generation) {
+void begin_header(void* base, RegionKind kind, std::uint64_t size, std::uint64_t run_id,
+                  std::uint64_t generation) {
   auto* h = static_cast<RegionHeader*>(base);
   h->layout_version = kLayoutVersion;
   h->kind = static_cast<std::uint32_t>(kind);

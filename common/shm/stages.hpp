@@ -12,9 +12,12 @@ inline constexpr std::uint32_t kStages = 5;
 inline constexpr std::array<StageId, 4> kRunningStages{StageId::kGateway, StageId::kRouter, StageId::kLoader,
                                                        StageId::kCompute};
 
-constexpr std::uint32_t index(StageId s) { return static_cast<std::uint32_t>(s); }
+constexpr std::uint32_t index(StageId s) {
+  return static_cast<std::uint32_t>(s);
+}
 constexpr std::string_view name_of(StageId s) {
-  constexpr std::array<std::string_view, kStages> names{"gateway", "router", "loader", "compute", "speculator"};
+  constexpr std::array<std::string_view, kStages> names{"gateway", "router", "loader", "compute",
+                                                        "speculator"};
   return names[index(s)];
 }
 
@@ -28,7 +31,9 @@ enum class EdgeId : std::uint32_t {
   kLoaderCompute = 6,  ///< lossless: slot ready, slot failed
 };
 inline constexpr std::uint32_t kEdges = 12;  ///< 7 to 11 are reserved for hints and the speculator
-constexpr std::uint32_t index(EdgeId e) { return static_cast<std::uint32_t>(e); }
+constexpr std::uint32_t index(EdgeId e) {
+  return static_cast<std::uint32_t>(e);
+}
 
 /// Ends and ring size of an edge. A reply edge holds at least as many slots as its request edge.
 struct EdgeEnds {
@@ -38,12 +43,18 @@ struct EdgeEnds {
 };
 constexpr EdgeEnds ends_of(EdgeId e) {
   switch (e) {
-    case EdgeId::kGatewayRouter: return {StageId::kGateway, StageId::kRouter, 256};
-    case EdgeId::kRouterGateway: return {StageId::kRouter, StageId::kGateway, 4096};
-    case EdgeId::kRouterCompute: return {StageId::kRouter, StageId::kCompute, 64};
-    case EdgeId::kComputeRouter: return {StageId::kCompute, StageId::kRouter, 64};
-    case EdgeId::kComputeLoader: return {StageId::kCompute, StageId::kLoader, 1024};
-    case EdgeId::kLoaderCompute: return {StageId::kLoader, StageId::kCompute, 1024};
+    case EdgeId::kGatewayRouter:
+      return {StageId::kGateway, StageId::kRouter, 256};
+    case EdgeId::kRouterGateway:
+      return {StageId::kRouter, StageId::kGateway, 4096};
+    case EdgeId::kRouterCompute:
+      return {StageId::kRouter, StageId::kCompute, 64};
+    case EdgeId::kComputeRouter:
+      return {StageId::kCompute, StageId::kRouter, 64};
+    case EdgeId::kComputeLoader:
+      return {StageId::kCompute, StageId::kLoader, 1024};
+    case EdgeId::kLoaderCompute:
+      return {StageId::kLoader, StageId::kCompute, 1024};
   }
   return {StageId::kGateway, StageId::kGateway, 0};
 }

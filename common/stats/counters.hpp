@@ -6,38 +6,38 @@
 
 namespace wisp::stats {
 
-/// Counters of all stages, one table: a desk's counter block has a cell for each, and the stage that owns the desk
-/// is the only writer. They survive restarts, since a desk does.
+/// Counters of all stages, one table: a desk's counter block has a cell for each, and the stage that owns the
+/// desk is the only writer. They survive restarts, since a desk does.
 enum class Counter : std::uint32_t {
-  kLoops = 0,          ///< turns of the stage's loop (a report of progress; it kills nobody)
-  kParks,              ///< times it slept
-  kRingsSent,          ///< doorbells rung
-  kRequests,           ///< requests opened (router), accepted (gateway)
-  kTokensCommitted,    ///< router
-  kSteps,              ///< published (router), run (compute)
-  kPromptTokens,       ///< prompt positions computed (router)
-  kStaleResults,       ///< results dropped by their key (router)
-  kDecodeAccesses,     ///< loader: experts of decode touches
-  kDecodeHits,         ///< loader: those resident at the touch
-  kPrefillAccesses,    ///< loader
-  kPrefillHits,        ///< loader
-  kReads,              ///< loader: extents read to the end
-  kExpertBytesRead,    ///< loader: payload and padding of those extents
-  kDeviceBytesRead,    ///< loader: every byte the drive was asked for, dense part and retries included
-  kReadRetries,        ///< loader: short reads continued and EIO retried
-  kReadFailures,       ///< loader
-  kChecksumFailures,   ///< loader
-  kEvictions,          ///< loader
-  kSlotsDraining,      ///< loader: slots left to a dead epoch, now
-  kLeaseWaits,         ///< loader: times a victim's lease had to end first
-  kTouches,            ///< compute
-  kLeaseHits,          ///< compute: experts leased without a message
-  kNeeds,              ///< compute: experts waited for
-  kLoaderChanges,      ///< compute: times a touch was sent again to a new loader
-  kHttpRequests,       ///< gateway
-  kHttpErrors,         ///< gateway
-  kResumes,            ///< gateway: streams taken up again by Last-Event-ID
-  kHelperRestarts,     ///< gateway: template helpers started again
+  kLoops = 0,         ///< turns of the stage's loop (a report of progress; it kills nobody)
+  kParks,             ///< times it slept
+  kRingsSent,         ///< doorbells rung
+  kRequests,          ///< requests opened (router), accepted (gateway)
+  kTokensCommitted,   ///< router
+  kSteps,             ///< published (router), run (compute)
+  kPromptTokens,      ///< prompt positions computed (router)
+  kStaleResults,      ///< results dropped by their key (router)
+  kDecodeAccesses,    ///< loader: experts of decode touches
+  kDecodeHits,        ///< loader: those resident at the touch
+  kPrefillAccesses,   ///< loader
+  kPrefillHits,       ///< loader
+  kReads,             ///< loader: extents read to the end
+  kExpertBytesRead,   ///< loader: payload and padding of those extents
+  kDeviceBytesRead,   ///< loader: every byte the drive was asked for, dense part and retries included
+  kReadRetries,       ///< loader: short reads continued and EIO retried
+  kReadFailures,      ///< loader
+  kChecksumFailures,  ///< loader
+  kEvictions,         ///< loader
+  kSlotsDraining,     ///< loader: slots left to a dead epoch, now
+  kLeaseWaits,        ///< loader: times a victim's lease had to end first
+  kTouches,           ///< compute
+  kLeaseHits,         ///< compute: experts leased without a message
+  kNeeds,             ///< compute: experts waited for
+  kLoaderChanges,     ///< compute: times a touch was sent again to a new loader
+  kHttpRequests,      ///< gateway
+  kHttpErrors,        ///< gateway
+  kResumes,           ///< gateway: streams taken up again by Last-Event-ID
+  kHelperRestarts,    ///< gateway: template helpers started again
   kCount
 };
 inline constexpr std::uint32_t kCounterCells = 64;
@@ -79,7 +79,8 @@ inline constexpr std::array<CounterInfo, static_cast<std::size_t>(Counter::kCoun
     {"helper_restarts", ""},
 }};
 
-/// Hop times of one edge, publication to the consumer's first look, in log2 buckets of nanoseconds: bucket i counts [2^i, 2^(i+1)). Written by the consumer.
+/// Hop times of one edge, publication to the consumer's first look, in log2 buckets of nanoseconds: bucket i
+/// counts [2^i, 2^(i+1)). Written by the consumer.
 struct Histogram {
   std::atomic<std::uint64_t> bucket[40];
   void add(std::uint64_t ns) {

@@ -24,7 +24,8 @@ void Forward::attention(std::uint32_t layer, std::span<const Sequence> sequences
   linear(w.q, normed_.data(), q_.data(), rows);
   linear(w.k, normed_.data(), k_rows_.data(), rows);
   linear(w.v, normed_.data(), v_rows_.data(), rows);
-  const auto norm_and_rotate = [&](float* x, std::uint32_t heads, const std::vector<float>& norm, std::uint32_t pos) {
+  const auto norm_and_rotate = [&](float* x, std::uint32_t heads, const std::vector<float>& norm,
+                                   std::uint32_t pos) {
     for (std::uint32_t h = 0; h < heads; ++h) {
       float* head = x + std::size_t{h} * a.head_dim;
       if (!norm.empty()) k_.rms_norm(head, norm.data(), spec_.norm_eps, a.head_dim, head);
@@ -50,7 +51,8 @@ void Forward::write_kv(std::uint32_t layer, std::span<const Sequence> sequences)
       const float* key = k_rows_.data() + (r * a.kv_heads + h) * a.head_dim;
       const float* value = v_rows_.data() + (r * a.kv_heads + h) * a.head_dim;
       float* keys = key_page(page, layer, h);
-      for (std::uint32_t d = 0; d < a.head_dim; ++d) keys[std::size_t{d} * kernels::kPageTokens + at] = key[d];
+      for (std::uint32_t d = 0; d < a.head_dim; ++d)
+        keys[std::size_t{d} * kernels::kPageTokens + at] = key[d];
       service::crash_point(service::CrashPoint::kKvRowHalf);
       std::copy(value, value + a.head_dim, value_page(page, layer, h) + std::size_t{at} * a.head_dim);
     }

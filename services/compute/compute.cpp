@@ -37,15 +37,17 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
   const model::AttentionSpec& a = manifest.spec.attention;
-  const std::uint64_t page =
-      std::uint64_t{manifest.spec.layers.size()} * 2 * a.kv_heads * kernels::kPageTokens * a.head_dim * sizeof(float);
+  const std::uint64_t page = std::uint64_t{manifest.spec.layers.size()} * 2 * a.kv_heads *
+                             kernels::kPageTokens * a.head_dim * sizeof(float);
   if (ctx.plan().kv_page_bytes != page || ctx.plan().dense_bytes != manifest.dense_bytes ||
       (manifest.spec.expert_count() != 0 && ctx.plan().stride != manifest.spec.expert.stride))
     return invalid("model " + manifest.name + " is not the one this run was planned for; it changed on disk");
   return std::unique_ptr<service::Stage>(std::make_unique<ComputeStage>(ctx, std::move(manifest)));
 }
 
-bool ComputeStage::has_work() { return !from_router_.empty(); }
+bool ComputeStage::has_work() {
+  return !from_router_.empty();
+}
 
 void ComputeStage::make_ready() {
   if (forward_) return;
@@ -100,7 +102,8 @@ std::optional<ComputeStage::Plan> ComputeStage::decode(const ring::Descriptor& d
     const ring::StepRequest& q = part.request;
     const std::uint64_t padded = (std::uint64_t{q.count} + q.pages + 1) / 2 * 2;
     if (q.count == 0 || padded > in.size() / sizeof(std::uint32_t)) return std::nullopt;
-    if (q.record >= ctx_.plan().records || std::uint64_t{q.start} + q.count > ctx_.plan().ctx) return std::nullopt;
+    if (q.record >= ctx_.plan().records || std::uint64_t{q.start} + q.count > ctx_.plan().ctx)
+      return std::nullopt;
     if (std::uint64_t{q.pages} * kernels::kPageTokens < std::uint64_t{q.start} + q.count) return std::nullopt;
     part.ids = words(q.count);
     part.pages = words(q.pages);
@@ -116,7 +119,8 @@ std::optional<ComputeStage::Plan> ComputeStage::decode(const ring::Descriptor& d
 
 bool ComputeStage::all_cancelled(const Plan& plan) const {
   for (const Plan::Part& p : plan.parts)
-    if (router_board_->cancel[p.request.record].load(std::memory_order_acquire) != p.request.request) return false;
+    if (router_board_->cancel[p.request.record].load(std::memory_order_acquire) != p.request.request)
+      return false;
   return true;
 }
 
@@ -126,7 +130,8 @@ void ComputeStage::run_step(const Plan& plan) {
     Sequence s{p.ids, p.pages, p.request.start, p.request.sample != 0, {}};
     for (const std::uint32_t id : p.ids)
       if (id >= manifest_.spec.vocab && s.error.empty())
-        s.error = "token id " + std::to_string(id) + " is not below the vocabulary of " + std::to_string(manifest_.spec.vocab);
+        s.error = "token id " + std::to_string(id) + " is not below the vocabulary of " +
+                  std::to_string(manifest_.spec.vocab);
     sequences.push_back(std::move(s));
   }
   // A sequence with an impossible id computes nothing: its rows would read outside the embedding.
@@ -144,7 +149,8 @@ void ComputeStage::run_step(const Plan& plan) {
 }
 
 void ComputeStage::publish_result(const Plan& plan, bool completed, std::span<const Sequence> sequences) {
-  std::vector<std::byte> payload(sizeof(ring::StepResultHeader) + plan.parts.size() * sizeof(ring::StepResultRow));
+  std::vector<std::byte> payload(sizeof(ring::StepResultHeader) +
+                                 plan.parts.size() * sizeof(ring::StepResultRow));
   const ring::StepResultHeader header{plan.header.step, static_cast<std::uint32_t>(plan.parts.size()), 0};
   std::memcpy(payload.data(), &header, sizeof header);
   std::size_t computed = 0;
@@ -157,7 +163,8 @@ void ComputeStage::publish_result(const Plan& plan, bool completed, std::span<co
     row.count = q.count;
     std::string error = sequences[i].error;
     bool in_vocabulary = true;
-    for (const std::uint32_t id : sequences[i].ids) in_vocabulary = in_vocabulary && id < manifest_.spec.vocab;
+    for (const std::uint32_t id : sequences[i].ids)
+      in_vocabulary = in_vocabulary && id < manifest_.spec.vocab;
     const std::size_t place = in_vocabulary ? computed++ : 0;
     if (!completed) {
       row.status = ring::RowStatus::kCancelled;
@@ -188,9 +195,11 @@ void ComputeStage::publish_result(const Plan& plan, bool completed, std::span<co
                [&] { return to_router_.has_space(payload.size()); });
 }
 
-std::string ComputeStage::write_logits(std::uint64_t request, std::uint32_t row, std::span<const float> logits) const {
+std::string ComputeStage::write_logits(std::uint64_t request, std::uint32_t row,
+                                       std::span<const float> logits) const {
   // Row n always lies at n * V * 4: a repeated step writes the same bytes to the same place.
-  const Fd fd(::openat(service::fds::kLogitsDir, std::to_string(request).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const Fd fd(::openat(service::fds::kLogitsDir, std::to_string(request).c_str(),
+                       O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   const auto* p = reinterpret_cast<const char*>(logits.data());
   std::size_t left = logits.size_bytes();
   auto at = static_cast<off_t>(row * logits.size_bytes());

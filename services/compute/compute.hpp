@@ -9,8 +9,8 @@
 
 namespace wisp::compute {
 
-/// Runs the steps of edge 3. Keeps nothing between steps but KV rows: a step that is run twice writes the same bytes
-/// and publishes a result that the router drops by its key.
+/// Runs the steps of edge 3. Keeps nothing between steps but KV rows: a step that is run twice writes the
+/// same bytes and publishes a result that the router drops by its key.
 class ComputeStage final : public service::Stage {
  public:
   ComputeStage(service::StageContext& ctx, model::Manifest manifest);

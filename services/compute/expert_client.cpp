@@ -28,8 +28,8 @@ bool ExpertClient::any_open() const {
   return std::any_of(set_.begin(), set_.end(), [](const ring::TouchMember& m) { return m.needs != 0; });
 }
 
-bool ExpertClient::visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
-                         const Fail& fail, const std::function<bool()>& cancelled) {
+bool ExpertClient::visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode,
+                         const Use& use, const Fail& fail, const std::function<bool()>& cancelled) {
   set_.assign(set.begin(), set.end());
   // Read before the touch is sent: a loader that attaches after this is seen as new, and told again.
   std::uint32_t told = loader_epoch();
@@ -48,7 +48,8 @@ bool ExpertClient::visit(std::uint32_t layer, std::span<const ring::TouchMember>
       send_touch(layer, decode, true);
       continue;
     }
-    const auto open = std::find_if(set_.begin(), set_.end(), [](const ring::TouchMember& m) { return m.needs != 0; });
+    const auto open =
+        std::find_if(set_.begin(), set_.end(), [](const ring::TouchMember& m) { return m.needs != 0; });
     ctx_.sleep(WaitFor::kExpert, ring::expert_key(layer, open->expert),
                [&] { return !from_loader_.empty() || loader_epoch() != told || cancelled(); });
   }
@@ -60,7 +61,8 @@ void ExpertClient::lease_ready(std::uint32_t layer) {
   for (std::uint32_t m = 0; m < set_.size(); ++m) {
     const std::uint32_t key = ring::expert_key(layer, set_[m].expert);
     // The index is a hint; the slot word decides.
-    const std::uint32_t hint = dir_->index()[layer * dir_->experts + set_[m].expert].load(std::memory_order_acquire);
+    const std::uint32_t hint =
+        dir_->index()[layer * dir_->experts + set_[m].expert].load(std::memory_order_acquire);
     const bool held = hint != 0 && hint <= dir_->slots && slab::try_lease(row_, dir_, hint - 1, key) != 0;
     service::crash_point(service::CrashPoint::kLeaseWritten);
     set_[m].needs = held ? 0 : 1;
@@ -131,9 +133,12 @@ bool ExpertClient::take_answers(std::uint32_t layer, const Fail& fail) {
            std::string(reinterpret_cast<const char*>(text.data()), text.size()));
       it->needs = 0;
       mine = true;
-    } else if (d->kind == ring::Kind::kSlotReady && slot < dir_->slots && slab::try_lease(row_, dir_, slot, d->key) != 0) {
+    } else if (d->kind == ring::Kind::kSlotReady && slot < dir_->slots &&
+               slab::try_lease(row_, dir_, slot, d->key) != 0) {
       service::crash_point(service::CrashPoint::kLeaseWritten);
-      leased_.push_back({{static_cast<std::uint32_t>(it - set_.begin()), slab_ + std::uint64_t{slot} * dir_->stride}, slot});
+      leased_.push_back(
+          {{static_cast<std::uint32_t>(it - set_.begin()), slab_ + std::uint64_t{slot} * dir_->stride},
+           slot});
       it->needs = 0;
       mine = true;
     } else {

@@ -8,16 +8,16 @@
 
 namespace wisp::compute {
 
-/// Experts from the slab: leases what is READY without a message, asks the loader for the rest, and waits only
-/// while it holds no lease. Survives any number of loaders: a new one is told the open touch again.
+/// Experts from the slab: leases what is READY without a message, asks the loader for the rest, and waits
+/// only while it holds no lease. Survives any number of loaders: a new one is told the open touch again.
 class ExpertClient final : public ExpertSource {
  public:
   explicit ExpertClient(service::StageContext& ctx);
 
   /// Number of the step that the next touches belong to.
   void begin_step(std::uint64_t step) { step_ = step; }
-  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use, const Fail& fail,
-             const std::function<bool()>& cancelled) override;
+  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
+             const Fail& fail, const std::function<bool()>& cancelled) override;
   /// Wakes a loader that was told of hits only, so that it sees the touches of this step.
   void end_step() { to_loader_.ring_peer(); }
 
@@ -31,7 +31,8 @@ class ExpertClient final : public ExpertSource {
   void send_touch(std::uint32_t layer, bool decode, bool again);
   void send_need(std::uint32_t key);
   void publish(const ring::Message& m, bool wake);
-  /// Takes all answers that are there; leases before the head advances. Returns whether any was for an open need.
+  /// Takes all answers that are there; leases before the head advances. Returns whether any was for an open
+  /// need.
   bool take_answers(std::uint32_t layer, const Fail& fail);
   void lease_ended(std::uint32_t slot);
   std::uint32_t loader_epoch() const;
@@ -45,7 +46,7 @@ class ExpertClient final : public ExpertSource {
   ring::Producer to_loader_;
   ring::Consumer from_loader_;
   std::uint64_t step_ = 0;
-  std::vector<ring::TouchMember> set_;   ///< of the open touch; `needs` 1 while the answer is out
+  std::vector<ring::TouchMember> set_;  ///< of the open touch; `needs` 1 while the answer is out
   std::vector<Leased> leased_;
   std::vector<ReadyExpert> batch_;
 };

@@ -4,9 +4,14 @@
 
 namespace wisp::compute {
 
-Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages kv, const kernels::Kernels& kernels,
-                 ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx)
-    : spec_(spec), weights_(weights), kv_(kv), k_(kernels), pool_(pool), max_rows_(max_rows),
+Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages kv,
+                 const kernels::Kernels& kernels, ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx)
+    : spec_(spec),
+      weights_(weights),
+      kv_(kv),
+      k_(kernels),
+      pool_(pool),
+      max_rows_(max_rows),
       rope_(spec.attention.rope, ctx) {
   const model::AttentionSpec& a = spec.attention;
   const std::size_t n = max_rows;
@@ -29,7 +34,8 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
   place_row_.resize(chosen_.size());
 }
 
-bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts, const std::function<bool()>& cancelled) {
+bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts,
+                  const std::function<bool()>& cancelled) {
   rows_.clear();
   decode_ = true;
   for (std::uint32_t s = 0; s < sequences.size(); ++s) {

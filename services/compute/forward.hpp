@@ -42,8 +42,9 @@ class ExpertSource {
   virtual ~ExpertSource() = default;
   using Use = std::function<void(std::span<const ReadyExpert>)>;
   using Fail = std::function<void(std::uint32_t member, const std::string& why)>;
-  /// Brings every member of `set` (distinct experts of `layer`) once, in any order and in any grouping, to `use` or to
-  /// `fail`. An extent is valid during the call alone. Returns false if `cancelled()` became true on the way.
+  /// Brings every member of `set` (distinct experts of `layer`) once, in any order and in any grouping, to
+  /// `use` or to `fail`. An extent is valid during the call alone. Returns false if `cancelled()` became true
+  /// on the way.
   virtual bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
                      const Fail& fail, const std::function<bool()>& cancelled) = 0;
 };
@@ -55,7 +56,8 @@ class Forward {
   Forward(const model::ModelSpec& spec, const Weights& weights, KvPages kv, const kernels::Kernels& kernels,
           ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx);
 
-  /// Computes all rows of all sequences: writes their KV rows, and logits where asked. Returns false if cancelled.
+  /// Computes all rows of all sequences: writes their KV rows, and logits where asked. Returns false if
+  /// cancelled.
   bool run(std::span<Sequence> sequences, ExpertSource& experts, const std::function<bool()>& cancelled);
   /// Logits [vocab] of the sequence with index i in the last run that wanted them.
   std::span<const float> logits(std::size_t i) const;
@@ -92,19 +94,19 @@ class Forward {
 
   // scratch, [max_rows, ...] f32 unless said otherwise
   std::vector<Row> rows_;
-  bool decode_ = false;             ///< every sequence of this call has one row
-  std::vector<float> x_;            ///< [rows, hidden] residual stream
-  std::vector<float> normed_;       ///< [rows, hidden]
+  bool decode_ = false;                            ///< every sequence of this call has one row
+  std::vector<float> x_;                           ///< [rows, hidden] residual stream
+  std::vector<float> normed_;                      ///< [rows, hidden]
   std::vector<float> q_, k_rows_, v_rows_, attn_;  ///< [rows, heads or kv_heads, head_dim]
-  std::vector<float> block_;        ///< [rows, hidden] output of a block
-  std::vector<float> gate_, up_;    ///< [rows, width]
-  std::vector<float> router_;       ///< [rows, experts]
-  std::vector<float> route_scratch_;   ///< [experts]
-  std::vector<std::uint32_t> chosen_;  ///< [rows, top_k]
-  std::vector<float> chosen_weight_;   ///< [rows, top_k]
-  std::vector<float> product_;         ///< [rows * top_k, hidden], grouped by expert
-  std::vector<std::uint32_t> product_of_;  ///< [rows, top_k] -> place in product_
-  std::vector<float> gathered_;        ///< [rows, hidden] inputs of experts at work
+  std::vector<float> block_;                       ///< [rows, hidden] output of a block
+  std::vector<float> gate_, up_;                   ///< [rows, width]
+  std::vector<float> router_;                      ///< [rows, experts]
+  std::vector<float> route_scratch_;               ///< [experts]
+  std::vector<std::uint32_t> chosen_;              ///< [rows, top_k]
+  std::vector<float> chosen_weight_;               ///< [rows, top_k]
+  std::vector<float> product_;                     ///< [rows * top_k, hidden], grouped by expert
+  std::vector<std::uint32_t> product_of_;          ///< [rows, top_k] -> place in product_
+  std::vector<float> gathered_;                    ///< [rows, hidden] inputs of experts at work
   std::vector<ring::TouchMember> set_;
   std::vector<std::uint32_t> member_first_;  ///< [set] first place in product_
   std::vector<std::uint32_t> place_row_;     ///< [rows * top_k] row of a place in product_

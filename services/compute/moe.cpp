@@ -52,8 +52,8 @@ bool Forward::moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, Expert
   for (std::size_t row = 0; row < rows; ++row)
     for (std::uint32_t rank = 0; rank < top_k; ++rank) {
       const std::size_t i = row * top_k + rank;
-      k_.accumulate(chosen_weight_[i], product_.data() + product_of_[i] * hidden, block_.data() + row * hidden, hidden,
-                    rank == 0);
+      k_.accumulate(chosen_weight_[i], product_.data() + product_of_[i] * hidden,
+                    block_.data() + row * hidden, hidden, rank == 0);
     }
   return true;
 }
@@ -63,9 +63,9 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
   const std::uint32_t width = spec_.moe_width;
   struct Job {
     ExpertWeights weights;
-    std::uint32_t first;   // place in product_
+    std::uint32_t first;  // place in product_
     std::uint32_t rows;
-    std::uint32_t local;   // row in gathered_, gate_ and up_
+    std::uint32_t local;  // row in gathered_, gate_ and up_
   };
   const std::uint32_t up_tiles = kernels::tiles_of(width);
   const std::uint32_t down_tiles = kernels::tiles_of(spec_.hidden);
@@ -76,16 +76,19 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
     std::uint32_t rows = 0;
     for (; done < ready.size() && rows + set_[ready[done].member].rows <= max_rows_; ++done) {
       const std::uint32_t m = ready[done].member;
-      jobs.push_back({ExpertWeights::at(spec_.expert, ready[done].extent), member_first_[m], set_[m].rows, rows});
+      jobs.push_back(
+          {ExpertWeights::at(spec_.expert, ready[done].extent), member_first_[m], set_[m].rows, rows});
       rows += set_[m].rows;
     }
     for (const Job& j : jobs)
       for (std::uint32_t t = 0; t < j.rows; ++t)
-        std::copy_n(normed_.data() + place_row_[j.first + t] * hidden, hidden, gathered_.data() + (j.local + t) * hidden);
+        std::copy_n(normed_.data() + place_row_[j.first + t] * hidden, hidden,
+                    gathered_.data() + (j.local + t) * hidden);
     const std::uint64_t cost = std::uint64_t{rows} * hidden * width;
     const auto n = static_cast<std::uint32_t>(jobs.size());
     const std::uint32_t up_step = std::max(1u, up_tiles / 8), down_step = std::max(1u, down_tiles / 8);
-    const std::uint32_t up_items = (up_tiles + up_step - 1) / up_step, down_items = (down_tiles + down_step - 1) / down_step;
+    const std::uint32_t up_items = (up_tiles + up_step - 1) / up_step,
+                        down_items = (down_tiles + down_step - 1) / down_step;
     pool_.run(n * up_items, 2 * cost, [&](std::uint32_t i) {
       const Job& j = jobs[i / up_items];
       const std::uint32_t a = i % up_items * up_step, b = std::min(up_tiles, a + up_step);

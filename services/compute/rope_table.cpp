@@ -9,11 +9,13 @@ namespace wisp::compute {
 RopeFrequencies rope_frequencies(const model::RopeSpec& spec) {
   RopeFrequencies out;
   const double width = spec.width;
-  for (std::uint32_t i = 0; i < spec.width / 2; ++i) out.frequency.push_back(std::pow(spec.theta, -2.0 * i / width));
+  for (std::uint32_t i = 0; i < spec.width / 2; ++i)
+    out.frequency.push_back(std::pow(spec.theta, -2.0 * i / width));
   if (!spec.yarn) return out;
   const model::YarnSpec& y = *spec.yarn;
   const auto corr = [&](double rho) {
-    return width * std::log(y.original_length / (2.0 * std::numbers::pi * rho)) / (2.0 * std::log(spec.theta));
+    return width * std::log(y.original_length / (2.0 * std::numbers::pi * rho)) /
+           (2.0 * std::log(spec.theta));
   };
   double lo = corr(y.beta_fast), hi = corr(y.beta_slow);
   if (y.truncate) {

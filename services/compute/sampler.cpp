@@ -11,7 +11,8 @@
 namespace wisp::compute {
 
 double philox_uniform(std::uint64_t seed, std::uint64_t position) {
-  std::array<std::uint32_t, 4> c{static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32), 0, 0};
+  std::array<std::uint32_t, 4> c{static_cast<std::uint32_t>(position),
+                                 static_cast<std::uint32_t>(position >> 32), 0, 0};
   std::array<std::uint32_t, 2> k{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t a = std::uint64_t{0xD2511F53u} * c[0];

@@ -9,12 +9,13 @@
 namespace wisp::compute {
 
 /// Draws the token at absolute position `position` from logits [vocab]: greedy (lowest id on ties) where the
-/// temperature is 0; else temperature, top-k, top-p, min-p over the candidates sorted by (logit descending, id
-/// ascending). The random number is a function of (seed, position): no hidden state, so a repeated step draws the
-/// same token. Errors: kCorrupt where a logit is not a number.
+/// temperature is 0; else temperature, top-k, top-p, min-p over the candidates sorted by (logit descending,
+/// id ascending). The random number is a function of (seed, position): no hidden state, so a repeated step
+/// draws the same token. Errors: kCorrupt where a logit is not a number.
 class Sampler {
  public:
-  Result<std::uint32_t> draw(std::span<const float> logits, const shm::RequestParams& params, std::uint32_t position);
+  Result<std::uint32_t> draw(std::span<const float> logits, const shm::RequestParams& params,
+                             std::uint32_t position);
 
  private:
   std::vector<std::uint32_t> order_;

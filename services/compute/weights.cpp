@@ -15,7 +15,8 @@ using kernels::WeightView;
 /// Looks tensors up by canonical name and holds each against the shape the spec demands.
 class Binder {
  public:
-  Binder(const model::Manifest& m, const std::byte* dense, std::uint64_t bytes) : m_(m), dense_(dense), bytes_(bytes) {}
+  Binder(const model::Manifest& m, const std::byte* dense, std::uint64_t bytes)
+      : m_(m), dense_(dense), bytes_(bytes) {}
 
   bool has(const std::string& name) const { return m_.dense.contains(name); }
 
@@ -49,7 +50,8 @@ class Binder {
   const std::string& problem() const { return problem_; }
 
  private:
-  const model::DenseTensor* find(const std::string& name, std::uint32_t rows, std::uint32_t cols, bool tiled) {
+  const model::DenseTensor* find(const std::string& name, std::uint32_t rows, std::uint32_t cols,
+                                 bool tiled) {
     const auto it = m_.dense.find(name);
     if (it == m_.dense.end()) {
       note("tensor " + name + " is missing");
@@ -57,8 +59,8 @@ class Binder {
     }
     const model::DenseTensor& t = it->second;
     if (t.rows != rows || t.cols != cols || t.tiled != tiled || t.format == WeightFormat::kInt4) {
-      note("tensor " + name + " has shape [" + std::to_string(t.rows) + ", " + std::to_string(t.cols) + "] where [" +
-           std::to_string(rows) + ", " + std::to_string(cols) + "] is needed");
+      note("tensor " + name + " has shape [" + std::to_string(t.rows) + ", " + std::to_string(t.cols) +
+           "] where [" + std::to_string(rows) + ", " + std::to_string(cols) + "] is needed");
       return nullptr;
     }
     const std::uint64_t need = tiled ? kernels::codes_bytes(t.format, rows, cols)

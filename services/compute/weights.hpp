@@ -22,8 +22,8 @@ struct LayerWeights {
   std::vector<float> ffn_norm;   ///< [hidden]
   Linear q, k, v, o;
   std::vector<float> q_norm, k_norm;  ///< [head_dim] or empty
-  Linear router;             ///< [experts, hidden], MoE layers
-  Linear gate, up, down;     ///< dense layers
+  Linear router;                      ///< [experts, hidden], MoE layers
+  Linear gate, up, down;              ///< dense layers
 };
 
 /// The dense part of a model: views into the region `dense` (owned by the caller), small vectors as f32.
@@ -33,7 +33,8 @@ struct Weights {
   std::vector<float> norm;    ///< [hidden]
   std::vector<LayerWeights> layers;
 
-  /// Binds every tensor that the spec demands. Errors: kInvalid naming a tensor that is missing or has another shape.
+  /// Binds every tensor that the spec demands. Errors: kInvalid naming a tensor that is missing or has
+  /// another shape.
   static Result<Weights> bind(const model::Manifest& m, const std::byte* dense, std::uint64_t dense_bytes);
 };
 

@@ -156,8 +156,8 @@ ApiResult<Json> read_messages(const Json& messages) {
 
 ApiResult<Json> read_body(std::string_view body) {
   if (json_too_deep(body))
-    return ApiError{400, "the body is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels", "", "",
-                    0};
+    return ApiError{400, "the body is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels", "",
+                    "", 0};
   try {
     Json value = Json::parse(body.begin(), body.end());
     if (!value.is_object()) return ApiError{400, "the body must be a JSON object", "", "", 0};

@@ -9,7 +9,8 @@ namespace {
 std::vector<std::uint32_t> running_records(const JournalWriter& journal) {
   std::vector<std::uint32_t> out;
   for (std::uint32_t i = 0; i < journal.count(); ++i)
-    if (journal.in_use(i) && !journal.finished(i) && journal.at(i).admitted.load(std::memory_order_relaxed) != 0)
+    if (journal.in_use(i) && !journal.finished(i) &&
+        journal.at(i).admitted.load(std::memory_order_relaxed) != 0)
       out.push_back(i);
   std::sort(out.begin(), out.end(),
             [&](std::uint32_t a, std::uint32_t b) { return journal.at(a).order < journal.at(b).order; });
@@ -61,7 +62,8 @@ std::vector<std::byte> encode_step(const JournalWriter& journal, const std::vect
     append(out, &q, 1);
     append(out, journal.ids(p.record).data() + p.start, p.count);
     append(out, journal.pages(p.record).data(), q.pages);
-    if ((p.count + q.pages) % 2 != 0) out.resize(out.size() + sizeof(std::uint32_t));  // keeps headers 8-aligned
+    if ((p.count + q.pages) % 2 != 0)
+      out.resize(out.size() + sizeof(std::uint32_t));  // keeps headers 8-aligned
   }
   return out;
 }

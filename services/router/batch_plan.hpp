@@ -15,8 +15,8 @@ struct PlannedRows {
   bool sample = false;
 };
 
-/// Chooses the rows of the next step from the admitted, unfinished records, oldest first: one row of each sequence
-/// that decodes, and at most `prompt_chunk` rows of prompts. Pure.
+/// Chooses the rows of the next step from the admitted, unfinished records, oldest first: one row of each
+/// sequence that decodes, and at most `prompt_chunk` rows of prompts. Pure.
 std::vector<PlannedRows> plan_rows(const JournalWriter& journal, std::uint32_t prompt_chunk);
 
 /// Writes the step as edge 3 carries it.

@@ -12,7 +12,8 @@ using shm::Finish;
 using shm::Journal;
 using shm::JournalRecord;
 
-std::vector<std::string> JournalWriter::attach(Journal* journal, std::uint32_t kv_pages, std::uint32_t kv_generation) {
+std::vector<std::string> JournalWriter::attach(Journal* journal, std::uint32_t kv_pages,
+                                               std::uint32_t kv_generation) {
   journal_ = journal;
   kv_generation_ = kv_generation;
   crc_.assign(journal->records, 0);
@@ -26,8 +27,8 @@ std::vector<std::string> JournalWriter::attach(Journal* journal, std::uint32_t k
     }
     if (!in_use(i)) continue;
     if (!shm::journal_record_valid(journal, r, kv_pages)) {
-      dropped.push_back("request " + std::to_string(r->request.load(std::memory_order_relaxed)) + " in record " +
-                        std::to_string(i));
+      dropped.push_back("request " + std::to_string(r->request.load(std::memory_order_relaxed)) +
+                        " in record " + std::to_string(i));
       recycle(i);
       continue;
     }

@@ -10,13 +10,13 @@
 
 namespace wisp::router {
 
-/// The one writer of the journal. Every method leaves the record valid at each instruction: contents first, then
-/// the one word that makes them true.
+/// The one writer of the journal. Every method leaves the record valid at each instruction: contents first,
+/// then the one word that makes them true.
 class JournalWriter {
  public:
-  /// Takes over the journal of an earlier life: records whose opening was cut short are freed (their submission is
-  /// still in edge 1), records that do not hold their checksum are dropped, KV lengths of another KV generation
-  /// become 0. Returns what was dropped, for the log.
+  /// Takes over the journal of an earlier life: records whose opening was cut short are freed (their
+  /// submission is still in edge 1), records that do not hold their checksum are dropped, KV lengths of
+  /// another KV generation become 0. Returns what was dropped, for the log.
   std::vector<std::string> attach(shm::Journal* journal, std::uint32_t kv_pages, std::uint32_t kv_generation);
 
   std::uint32_t count() const { return journal_->records; }
@@ -56,7 +56,8 @@ class JournalWriter {
 
  private:
   shm::Journal* journal_ = nullptr;
-  std::vector<std::uint32_t> crc_;  ///< of the committed part, by record; derived, so that a commit costs one token
+  std::vector<std::uint32_t>
+      crc_;  ///< of the committed part, by record; derived, so that a commit costs one token
   std::uint32_t kv_generation_ = 0;
 };
 

@@ -7,8 +7,8 @@
 
 namespace wisp::router {
 
-using service::CrashPoint;
 using service::crash_point;
+using service::CrashPoint;
 using shm::EdgeId;
 using shm::Finish;
 using shm::StageId;
@@ -77,7 +77,8 @@ void RouterStage::sleep(service::StageContext& ctx) {
   }
   bool ages = false;
   for (std::uint32_t i = 0; i < journal_.count(); ++i) ages |= journal_.in_use(i);
-  ctx.sleep(why, detail, [this] { return has_work(); }, nullptr, ages ? 1'000'000'000ULL : ~0ULL);
+  ctx.sleep(
+      why, detail, [this] { return has_work(); }, nullptr, ages ? 1'000'000'000ULL : ~0ULL);
 }
 
 // --- messages of the gateway ---
@@ -93,14 +94,18 @@ bool RouterStage::drain_gateway() {
       case ring::Kind::kCancel:
         if (i >= 0) cancel(static_cast<std::uint32_t>(i), Finish::kCancelled);
         break;
-      case ring::Kind::kFinishAt: on_finish_at(*d); break;
+      case ring::Kind::kFinishAt:
+        on_finish_at(*d);
+        break;
       case ring::Kind::kAcknowledge:
         if (i >= 0) forget(static_cast<std::uint32_t>(i));
         break;
       case ring::Kind::kAdopt:
         if (i >= 0) journal_.adopt(static_cast<std::uint32_t>(i), d->gen);
         break;
-      default: spdlog::warn("edge 1: message of kind {} is not for the router", static_cast<int>(d->kind)); break;
+      default:
+        spdlog::warn("edge 1: message of kind {} is not for the router", static_cast<int>(d->kind));
+        break;
     }
     from_gateway_.pop();
     worked = true;
@@ -124,8 +129,8 @@ bool RouterStage::on_submit(const ring::Descriptor& d) {
   const std::uint64_t ids = (payload.size() - sizeof m) / sizeof(std::uint32_t);
   if (p.prompt_tokens == 0 || p.prompt_tokens > ids || p.max_tokens == 0 || p.eos_count > shm::kMaxEos ||
       std::uint64_t{p.prompt_tokens} + p.max_tokens > journal_.capacity()) {
-    spdlog::error("edge 1: request {} with {} prompt tokens and {} to generate does not fit a context of {}", d.request,
-                  p.prompt_tokens, p.max_tokens, journal_.capacity());
+    spdlog::error("edge 1: request {} with {} prompt tokens and {} to generate does not fit a context of {}",
+                  d.request, p.prompt_tokens, p.max_tokens, journal_.capacity());
     return true;
   }
   const auto* prompt = reinterpret_cast<const std::uint32_t*>(payload.data() + sizeof m);
@@ -163,14 +168,16 @@ bool RouterStage::expire_records() {
   const std::uint64_t now = ctx_.now();
   const shm::StageLife& gateway = ctx_.life().stage[shm::index(StageId::kGateway)];
   const std::uint32_t epoch = gateway.epoch.load(std::memory_order_acquire);
-  const bool ready = gateway.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(shm::StageState::kReady);
+  const bool ready =
+      gateway.state.load(std::memory_order_acquire) == static_cast<std::uint32_t>(shm::StageState::kReady);
   const std::uint64_t since = gateway.started_ns.load(std::memory_order_acquire);
   for (std::uint32_t i = 0; i < journal_.count(); ++i) {
     if (!journal_.in_use(i)) continue;
     const shm::JournalRecord& r = journal_.at(i);
     const bool orphan = r.adopted_by.load(std::memory_order_relaxed) != epoch;
     if (orphan && (!ready || now < since + kRecordLifeNs)) continue;
-    const bool old = journal_.finished(i) && now > r.finished_ns.load(std::memory_order_relaxed) + kRecordLifeNs;
+    const bool old =
+        journal_.finished(i) && now > r.finished_ns.load(std::memory_order_relaxed) + kRecordLifeNs;
     if (!orphan && !old) continue;
     forget(i);
     worked = true;
@@ -187,7 +194,8 @@ bool RouterStage::drain_results() {
     ring::StepResultHeader header;
     if (d->kind == ring::Kind::kStepResult && payload.size() >= sizeof header) {
       std::memcpy(&header, payload.data(), sizeof header);
-      const std::size_t rows = std::min<std::size_t>(header.requests, (payload.size() - sizeof header) / sizeof(ring::StepResultRow));
+      const std::size_t rows = std::min<std::size_t>(
+          header.requests, (payload.size() - sizeof header) / sizeof(ring::StepResultRow));
       for (std::size_t n = 0; n < rows; ++n) {
         ring::StepResultRow row;
         std::memcpy(&row, payload.data() + sizeof header + n * sizeof row, sizeof row);
@@ -226,7 +234,8 @@ void RouterStage::on_result_row(const ring::StepResultRow& row) {
   const shm::RequestParams& p = journal_.at(i).params;
   if (row.sampled != 0 && end == journal_.known(i)) {
     const std::uint32_t length = journal_.committed(i).length + 1;
-    const bool eos = (p.flags & shm::kIgnoreEos) == 0 && std::find(p.eos, p.eos + p.eos_count, row.token) != p.eos + p.eos_count;
+    const bool eos = (p.flags & shm::kIgnoreEos) == 0 &&
+                     std::find(p.eos, p.eos + p.eos_count, row.token) != p.eos + p.eos_count;
     const Finish finish = eos ? Finish::kStop : length >= p.max_tokens ? Finish::kLength : Finish::kNone;
     journal_.commit_token(i, row.token, finish, ctx_.now());
     ctx_.desk()->add(Counter::kTokensCommitted);
@@ -251,8 +260,8 @@ void RouterStage::tell_gateway(std::uint32_t record) {
 bool RouterStage::step_in_flight() const {
   const std::uint64_t published = to_compute_.tail();
   if (results_seen_ >= published) return false;
-  // Compute publishes a result before it advances, so once its head is past the last step and edge 4 is empty,
-  // every result has been seen, perhaps by an earlier life. The head must be read first.
+  // Compute publishes a result before it advances, so once its head is past the last step and edge 4 is
+  // empty, every result has been seen, perhaps by an earlier life. The head must be read first.
   return to_compute_.peer_head() < published || !from_compute_.empty();
 }
 
@@ -263,14 +272,16 @@ bool RouterStage::gate_closed() const {
 std::uint32_t RouterStage::active() const {
   std::uint32_t n = 0;
   for (std::uint32_t i = 0; i < journal_.count(); ++i)
-    n += journal_.in_use(i) && !journal_.finished(i) && journal_.at(i).admitted.load(std::memory_order_relaxed) != 0;
+    n += journal_.in_use(i) && !journal_.finished(i) &&
+         journal_.at(i).admitted.load(std::memory_order_relaxed) != 0;
   return n;
 }
 
 std::uint32_t RouterStage::queued() const {
   std::uint32_t n = 0;
   for (std::uint32_t i = 0; i < journal_.count(); ++i)
-    n += journal_.in_use(i) && !journal_.finished(i) && journal_.at(i).admitted.load(std::memory_order_relaxed) == 0;
+    n += journal_.in_use(i) && !journal_.finished(i) &&
+         journal_.at(i).admitted.load(std::memory_order_relaxed) == 0;
   return n;
 }
 
@@ -279,8 +290,11 @@ bool RouterStage::admit_queued() {
   while (active() < ctx_.plan().parallel) {
     int first = -1;
     for (std::uint32_t i = 0; i < journal_.count(); ++i) {
-      if (!journal_.in_use(i) || journal_.finished(i) || journal_.at(i).admitted.load(std::memory_order_relaxed) != 0) continue;
-      if (first < 0 || journal_.at(i).order < journal_.at(static_cast<std::uint32_t>(first)).order) first = static_cast<int>(i);
+      if (!journal_.in_use(i) || journal_.finished(i) ||
+          journal_.at(i).admitted.load(std::memory_order_relaxed) != 0)
+        continue;
+      if (first < 0 || journal_.at(i).order < journal_.at(static_cast<std::uint32_t>(first)).order)
+        first = static_cast<int>(i);
     }
     if (first < 0) break;
     const shm::RequestParams& p = journal_.at(static_cast<std::uint32_t>(first)).params;

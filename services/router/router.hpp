@@ -8,12 +8,12 @@
 
 namespace wisp::router {
 
-/// A finished record that its gateway has not acknowledged, and an unadopted record of a dead gateway, live this
-/// long in engine time.
+/// A finished record that its gateway has not acknowledged, and an unadopted record of a dead gateway, live
+/// this long in engine time.
 inline constexpr std::uint64_t kRecordLifeNs = 30'000'000'000ULL;
 
-/// Admission, batching and the journal. Everything it knows is in the journal and the rings: a new life starts by
-/// reading them.
+/// Admission, batching and the journal. Everything it knows is in the journal and the rings: a new life
+/// starts by reading them.
 class RouterStage final : public service::Stage {
  public:
   explicit RouterStage(service::StageContext& ctx);
@@ -51,7 +51,8 @@ class RouterStage final : public service::Stage {
   ring::Producer to_compute_;
   ring::Consumer from_compute_;
   std::uint32_t kv_generation_ = 0;
-  /// Steps whose result this life has seen: results <= this number are done. Derived at attach from the rings.
+  /// Steps whose result this life has seen: results <= this number are done. Derived at attach from the
+  /// rings.
   std::uint64_t results_seen_ = 0;
 };
 

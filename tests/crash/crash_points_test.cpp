@@ -4,8 +4,8 @@
 #include "harness.hpp"
 #include "model/manifest.hpp"
 
-/// Every stage dies once at every crash point it has, in mid-stream and in prefill, and the client sees the bytes of
-/// an undisturbed run.
+/// Every stage dies once at every crash point it has, in mid-stream and in prefill, and the client sees the
+/// bytes of an undisturbed run.
 namespace wisp::crash {
 namespace {
 
@@ -16,20 +16,32 @@ struct Point {
   const char* name;
 };
 const std::vector<Point>& points() {
-  static const std::vector<Point> all{
-      {StageId::kGateway, "after_fill"},          {StageId::kGateway, "after_seq"},
-      {StageId::kGateway, "before_ring"},         {StageId::kGateway, "after_effect_before_head"},
-      {StageId::kGateway, "sse_half"},            {StageId::kRouter, "after_fill"},
-      {StageId::kRouter, "after_seq"},            {StageId::kRouter, "before_ring"},
-      {StageId::kRouter, "after_effect_before_head"}, {StageId::kRouter, "token_before_commit"},
-      {StageId::kRouter, "commit_before_head"},   {StageId::kLoader, "after_fill"},
-      {StageId::kLoader, "after_seq"},            {StageId::kLoader, "before_ring"},
-      {StageId::kLoader, "after_effect_before_head"}, {StageId::kLoader, "evicting_stored"},
-      {StageId::kLoader, "filling_stored"},       {StageId::kLoader, "cqe_before_ready"},
-      {StageId::kLoader, "ready_before_publish"}, {StageId::kCompute, "after_fill"},
-      {StageId::kCompute, "after_seq"},           {StageId::kCompute, "before_ring"},
-      {StageId::kCompute, "after_effect_before_head"}, {StageId::kCompute, "lease_written"},
-      {StageId::kCompute, "kv_row_half"},         {StageId::kCompute, "sampled"}};
+  static const std::vector<Point> all{{StageId::kGateway, "after_fill"},
+                                      {StageId::kGateway, "after_seq"},
+                                      {StageId::kGateway, "before_ring"},
+                                      {StageId::kGateway, "after_effect_before_head"},
+                                      {StageId::kGateway, "sse_half"},
+                                      {StageId::kRouter, "after_fill"},
+                                      {StageId::kRouter, "after_seq"},
+                                      {StageId::kRouter, "before_ring"},
+                                      {StageId::kRouter, "after_effect_before_head"},
+                                      {StageId::kRouter, "token_before_commit"},
+                                      {StageId::kRouter, "commit_before_head"},
+                                      {StageId::kLoader, "after_fill"},
+                                      {StageId::kLoader, "after_seq"},
+                                      {StageId::kLoader, "before_ring"},
+                                      {StageId::kLoader, "after_effect_before_head"},
+                                      {StageId::kLoader, "evicting_stored"},
+                                      {StageId::kLoader, "filling_stored"},
+                                      {StageId::kLoader, "cqe_before_ready"},
+                                      {StageId::kLoader, "ready_before_publish"},
+                                      {StageId::kCompute, "after_fill"},
+                                      {StageId::kCompute, "after_seq"},
+                                      {StageId::kCompute, "before_ring"},
+                                      {StageId::kCompute, "after_effect_before_head"},
+                                      {StageId::kCompute, "lease_written"},
+                                      {StageId::kCompute, "kv_row_half"},
+                                      {StageId::kCompute, "sampled"}};
   return all;
 }
 
@@ -49,7 +61,8 @@ TEST_P(CrashPoints, EachStageDiesAtEachOfItsPoints) {
   ASSERT_GT(golden.lines.size(), 20u);
   for (const bool prefill : {false, true}) {
     for (const Point& p : points()) {
-      const std::string where = std::string(shm::name_of(p.stage)) + " at " + p.name + (prefill ? " in prefill" : " in mid-stream");
+      const std::string where =
+          std::string(shm::name_of(p.stage)) + " at " + p.name + (prefill ? " in prefill" : " in mid-stream");
       SCOPED_TRACE(where);
       run.gate(run.steps() + (prefill ? 1 : 6));
       // A gateway's own messages are few: what it says first is the submission.
@@ -88,8 +101,8 @@ std::uint32_t committed(const TestRun& run) {
   return 0;
 }
 
-/// One step behind a closed gate, and a death in it. The router may not publish another: the token comes from that
-/// step or from its result, and neither may be lost with the process that took it.
+/// One step behind a closed gate, and a death in it. The router may not publish another: the token comes from
+/// that step or from its result, and neither may be lost with the process that took it.
 TEST(CrashPointsAtTheGate, AStepOrResultThatWasTakenIsNotLost) {
   TestRun run;
   const Seen golden = run.ask_and_wait(kQuestion, kTokens);
@@ -113,8 +126,8 @@ TEST(CrashPointsAtTheGate, AStepOrResultThatWasTakenIsNotLost) {
   }
 }
 
-/// A loader dies while it fills, and what it asked the drive for lands only after its successor has served the step.
-/// Nothing is evicted here, so a slot that was used before the tombstone is read again, as garbage.
+/// A loader dies while it fills, and what it asked the drive for lands only after its successor has served
+/// the step. Nothing is evicted here, so a slot that was used before the tombstone is read again, as garbage.
 TEST(CrashPointsTombstone, LateReadsHitNoSlotInUse) {
   Seen golden;
   {
@@ -183,8 +196,10 @@ TEST(CrashPointsTogether, TwoStagesAndALoaderTwice) {
       run.await_gate();
       const std::uint32_t before_first = run.epoch(first), before_second = run.epoch(second);
       // In the middle of a fill where the loader is meant: its slots are left FILLING.
-      if (first == StageId::kLoader) run.arm(first, "filling_stored");
-      else run.signal(first, SIGKILL);
+      if (first == StageId::kLoader)
+        run.arm(first, "filling_stored");
+      else
+        run.signal(first, SIGKILL);
       run.open_gate();
       if (a != b) run.signal(second, SIGKILL);
       run.await_return(first, before_first);

@@ -17,7 +17,8 @@ pid_t attach_gdb(std::uint32_t target, int seconds) {
     const std::string pid = std::to_string(target), sleep = "shell sleep " + std::to_string(seconds);
     ::freopen("/dev/null", "w", stdout);
     ::freopen("/dev/null", "w", stderr);
-    ::execlp("gdb", "gdb", "-nx", "-batch", "-p", pid.c_str(), "-ex", sleep.c_str(), "-ex", "detach", nullptr);
+    ::execlp("gdb", "gdb", "-nx", "-batch", "-p", pid.c_str(), "-ex", sleep.c_str(), "-ex", "detach",
+             nullptr);
     ::_exit(127);
   }
   return child;
@@ -61,8 +62,9 @@ TEST(Debugger, RestartByHandWhileStreaming) {
     auto ask = run.ask("What is a bird?", 48);
     run.await_gate();
     const std::uint32_t before = run.epoch(s);
-    const std::string command = std::string(WISP_TEST_BIN) + "/wisp-launch restart " + std::string(shm::name_of(s)) +
-                                " --run " + run.where().run_dir + " > /dev/null";
+    const std::string command = std::string(WISP_TEST_BIN) + "/wisp-launch restart " +
+                                std::string(shm::name_of(s)) + " --run " + run.where().run_dir +
+                                " > /dev/null";
     ASSERT_EQ(std::system(command.c_str()), 0);
     run.await_return(s, before);
     run.open_gate();

@@ -8,7 +8,8 @@ namespace {
 
 using shm::StageId;
 
-/// SIGSEGV in each stage: all memory but the journal is made fresh, and the stream goes on with the same bytes.
+/// SIGSEGV in each stage: all memory but the journal is made fresh, and the stream goes on with the same
+/// bytes.
 TEST(DirtyDeath, ResetCarriesTheJournalOver) {
   TestRun run;
   const Seen golden = run.ask_and_wait("What is a river?", 48);
@@ -39,16 +40,23 @@ TEST(DirtyDeath, GivenUpAfterDeathsWithoutProgress) {
   run.gate(run.steps() + 1);
   auto ask = run.ask("What is a river?", 48);
   run.await_gate();
-  const auto life = [&]() -> const shm::StageLife& { return run.state().life().stage[shm::index(StageId::kCompute)]; };
-  const auto given_up = [&] { return life().state.load() == static_cast<std::uint32_t>(shm::StageState::kGivenUp); };
+  const auto life = [&]() -> const shm::StageLife& {
+    return run.state().life().stage[shm::index(StageId::kCompute)];
+  };
+  const auto given_up = [&] {
+    return life().state.load() == static_cast<std::uint32_t>(shm::StageState::kGivenUp);
+  };
   while (!given_up()) {
     const std::uint32_t before = run.epoch(StageId::kCompute);
     run.signal(StageId::kCompute, SIGKILL);
-    await("the next life or the end", [&] { return given_up() || (run.epoch(StageId::kCompute) > before && run.ready(StageId::kCompute)); });
+    await("the next life or the end", [&] {
+      return given_up() || (run.epoch(StageId::kCompute) > before && run.ready(StageId::kCompute));
+    });
   }
   EXPECT_GE(run.epoch(StageId::kCompute), 5u);
   const Seen seen = ask->wait();
-  const bool told = !seen.error.empty() || (!seen.lines.empty() && seen.lines.back().find("error") != std::string::npos);
+  const bool told =
+      !seen.error.empty() || (!seen.lines.empty() && seen.lines.back().find("error") != std::string::npos);
   EXPECT_TRUE(told) << "the client was left waiting";
 }
 

@@ -84,7 +84,8 @@ TestRun::TestRun(const RunSettings& settings) : interrupts_(interrupts()) {
   o.log_level = "info";
   auto plan = plan::make_plan(*manifest, o, plan::available_memory());
   if (!plan.ok()) throw std::runtime_error(plan.error().text);
-  auto session = cli::Session::start(*plan, interrupts_, [](const std::string&) {}, WISP_TEST_BIN "/wisp-launch");
+  auto session = cli::Session::start(
+      *plan, interrupts_, [](const std::string&) {}, WISP_TEST_BIN "/wisp-launch");
   if (!session.ok()) throw std::runtime_error(session.error().text);
   session_ = std::move(session).value();
   auto control = launch::Client::connect(where().run_dir);
@@ -111,7 +112,8 @@ const cli::RunState& TestRun::state() const {
 std::string TestRun::describe() const {
   std::string text;
   for (const StageId s : shm::kRunningStages) {
-    const shm::StageLife& life = state_ ? state_->life().stage[shm::index(s)] : state().life().stage[shm::index(s)];
+    const shm::StageLife& life =
+        state_ ? state_->life().stage[shm::index(s)] : state().life().stage[shm::index(s)];
     text += std::string(shm::name_of(s)) + ": epoch " + std::to_string(life.epoch.load()) + ", state " +
             std::to_string(life.state.load()) + ", pid " + std::to_string(life.pid.load()) + "\n";
     for (const std::string& line : launch::post_mortem(state_->desk(s))) text += "  " + line + "\n";
@@ -163,7 +165,8 @@ Seen TestRun::Ask::wait() {
   return seen_;
 }
 
-std::unique_ptr<TestRun::Ask> TestRun::ask(const std::string& question, std::uint32_t max_tokens, bool ignore_eos) {
+std::unique_ptr<TestRun::Ask> TestRun::ask(const std::string& question, std::uint32_t max_tokens,
+                                           bool ignore_eos) {
   nlohmann::json body{{"messages", {{{"role", "user"}, {"content", question}}}},
                       {"stream", true},
                       {"max_tokens", max_tokens},
@@ -183,18 +186,21 @@ void TestRun::call(const std::function<void(proto::LaunchRequest::Builder)>& bui
 }
 
 std::uint64_t TestRun::steps() const {
-  return shm::extra_of<shm::RouterBoard>(&state().desk(StageId::kRouter))->next_step.load(std::memory_order_acquire);
+  return shm::extra_of<shm::RouterBoard>(&state().desk(StageId::kRouter))
+      ->next_step.load(std::memory_order_acquire);
 }
 
 void TestRun::gate(std::uint64_t steps) {
   call([&](proto::LaunchRequest::Builder b) { b.setGate(steps); });
 }
-void TestRun::open_gate() { gate(~0ULL); }
+void TestRun::open_gate() {
+  gate(~0ULL);
+}
 
 void TestRun::await_gate() {
   await("the step gate to be reached", [&] {
-    return steps() >= state().life().gate.load() &&
-           state().desk(StageId::kRouter).waits_for.load() == static_cast<std::uint32_t>(shm::WaitFor::kStepGate);
+    return steps() >= state().life().gate.load() && state().desk(StageId::kRouter).waits_for.load() ==
+                                                        static_cast<std::uint32_t>(shm::WaitFor::kStepGate);
   });
 }
 
@@ -208,15 +214,24 @@ void TestRun::arm(StageId s, const std::string& point, std::uint32_t count, std:
   });
 }
 
-std::uint32_t TestRun::epoch(StageId s) const { return state().life().stage[shm::index(s)].epoch.load(); }
-std::uint32_t TestRun::pid(StageId s) const { return state().life().stage[shm::index(s)].pid.load(); }
-bool TestRun::ready(StageId s) const {
-  return state().life().stage[shm::index(s)].state.load() == static_cast<std::uint32_t>(shm::StageState::kReady);
+std::uint32_t TestRun::epoch(StageId s) const {
+  return state().life().stage[shm::index(s)].epoch.load();
 }
-void TestRun::signal(StageId s, int signal) { ::kill(static_cast<pid_t>(pid(s)), signal); }
+std::uint32_t TestRun::pid(StageId s) const {
+  return state().life().stage[shm::index(s)].pid.load();
+}
+bool TestRun::ready(StageId s) const {
+  return state().life().stage[shm::index(s)].state.load() ==
+         static_cast<std::uint32_t>(shm::StageState::kReady);
+}
+void TestRun::signal(StageId s, int signal) {
+  ::kill(static_cast<pid_t>(pid(s)), signal);
+}
 void TestRun::await_return(StageId s, std::uint32_t before) {
   await("a stage to come back", [&] { return epoch(s) > before && ready(s); });
 }
-std::uint64_t TestRun::counter(StageId s, stats::Counter c) const { return state().counter(s, c); }
+std::uint64_t TestRun::counter(StageId s, stats::Counter c) const {
+  return state().counter(s, c);
+}
 
 }  // namespace wisp::crash

@@ -16,7 +16,8 @@ namespace wisp::crash {
 /// The bundled model, converted once per process into a temporary folder that goes with it.
 const std::string& bundled_model();
 
-/// What a client saw: the `data:` lines with `id` and `created` blanked, and what the connection went through.
+/// What a client saw: the `data:` lines with `id` and `created` blanked, and what the connection went
+/// through.
 struct Seen {
   std::vector<std::string> lines;
   std::vector<std::string> notices;
@@ -96,8 +97,8 @@ class TestRun {
   std::unique_ptr<launch::Client> control_;
 };
 
-/// Waits for a condition; after `seconds` without it the process aborts naming `what` and the state of the pipeline:
-/// a watchdog, not a limit.
+/// Waits for a condition; after `seconds` without it the process aborts naming `what` and the state of the
+/// pipeline: a watchdog, not a limit.
 void await(const char* what, const std::function<bool()>& condition, int seconds = 120);
 
 }  // namespace wisp::crash

@@ -20,7 +20,8 @@ std::set<std::string> holders() {
   std::error_code error;
   for (const auto& p : fs::directory_iterator("/proc", error)) {
     const std::string pid = p.path().filename();
-    if (pid.find_first_not_of("0123456789") != std::string::npos || pid == std::to_string(::getpid())) continue;
+    if (pid.find_first_not_of("0123456789") != std::string::npos || pid == std::to_string(::getpid()))
+      continue;
     for (const auto& f : fs::directory_iterator(p.path() / "fd", error)) {
       const std::string target = fs::read_symlink(f.path(), error).string();
       if (target.find("memfd:wisp") != std::string::npos) out.insert(pid);
@@ -30,7 +31,9 @@ std::set<std::string> holders() {
   return out;
 }
 
-bool gone(std::uint32_t pid) { return ::kill(static_cast<pid_t>(pid), 0) != 0; }
+bool gone(std::uint32_t pid) {
+  return ::kill(static_cast<pid_t>(pid), 0) != 0;
+}
 
 void expect_nothing_left(const std::string& run_dir, const std::vector<std::uint32_t>& pids) {
   for (const std::uint32_t pid : pids) await("a process to end", [pid] { return gone(pid); });
@@ -57,8 +60,8 @@ TEST(Leftovers, NothingAfterAStop) {
   EXPECT_FALSE(fs::exists(dir)) << dir;
 }
 
-/// The launcher killed while a stage is stopped and another streams: nothing stays but a directory, and the next
-/// launcher removes that.
+/// The launcher killed while a stage is stopped and another streams: nothing stays but a directory, and the
+/// next launcher removes that.
 TEST(Leftovers, NothingAfterTheLauncherWasKilled) {
   std::string dir;
   std::vector<std::uint32_t> pids;
@@ -67,9 +70,11 @@ TEST(Leftovers, NothingAfterTheLauncherWasKilled) {
     dir = run.where().run_dir;
     pids = pids_of(run);
     run.signal(StageId::kCompute, SIGSTOP);
-    await("the stop to be seen", [&] { return run.state().life().stage[shm::index(StageId::kCompute)].stopped.load() != 0; });
+    await("the stop to be seen",
+          [&] { return run.state().life().stage[shm::index(StageId::kCompute)].stopped.load() != 0; });
     ::kill(static_cast<pid_t>(pids[0]), SIGKILL);
-    for (std::size_t i = 1; i < pids.size(); ++i) await("a stage to end with its launcher", [&] { return gone(pids[i]); });
+    for (std::size_t i = 1; i < pids.size(); ++i)
+      await("a stage to end with its launcher", [&] { return gone(pids[i]); });
   }
   expect_nothing_left(dir, pids);
   { TestRun next; }

@@ -8,8 +8,9 @@
 
 #include "harness.hpp"
 
-/// wisp-storm: kills, stops and crash points at random places of long generations, at most six committed tokens apart.
-/// Every stream must equal the undisturbed one. Prints counts by stage and crash point; none may be zero.
+/// wisp-storm: kills, stops and crash points at random places of long generations, at most six committed
+/// tokens apart. Every stream must equal the undisturbed one. Prints counts by stage and crash point; none
+/// may be zero.
 
 namespace wisp::crash {
 namespace {
@@ -32,9 +33,15 @@ RunSettings settings_of(const Options& o) {
 const std::map<StageId, std::vector<const char*>>& points() {
   static const std::map<StageId, std::vector<const char*>> all{
       {StageId::kGateway, {"sse_half", "after_effect_before_head"}},
-      {StageId::kRouter, {"after_fill", "after_seq", "before_ring", "after_effect_before_head", "token_before_commit", "commit_before_head"}},
-      {StageId::kLoader, {"after_fill", "after_seq", "before_ring", "after_effect_before_head", "evicting_stored", "filling_stored", "cqe_before_ready", "ready_before_publish"}},
-      {StageId::kCompute, {"after_fill", "after_seq", "before_ring", "after_effect_before_head", "lease_written", "kv_row_half", "sampled"}}};
+      {StageId::kRouter,
+       {"after_fill", "after_seq", "before_ring", "after_effect_before_head", "token_before_commit",
+        "commit_before_head"}},
+      {StageId::kLoader,
+       {"after_fill", "after_seq", "before_ring", "after_effect_before_head", "evicting_stored",
+        "filling_stored", "cqe_before_ready", "ready_before_publish"}},
+      {StageId::kCompute,
+       {"after_fill", "after_seq", "before_ring", "after_effect_before_head", "lease_written", "kv_row_half",
+        "sampled"}}};
   return all;
 }
 
@@ -88,9 +95,11 @@ class Storm {
       ++killed_[s];
     } else if (kind < 6) {
       run_.signal(s, SIGSTOP);
-      await("the stop to be seen", [&] { return run_.state().life().stage[shm::index(s)].stopped.load() != 0; });
+      await("the stop to be seen",
+            [&] { return run_.state().life().stage[shm::index(s)].stopped.load() != 0; });
       run_.signal(s, SIGCONT);
-      await("the stop to be over", [&] { return run_.state().life().stage[shm::index(s)].stopped.load() == 0; });
+      await("the stop to be over",
+            [&] { return run_.state().life().stage[shm::index(s)].stopped.load() == 0; });
       ++stopped_[s];
       ++strikes_;
       return;
@@ -122,21 +131,28 @@ class Storm {
   int differ(const Seen& seen, const Seen& want) {
     std::size_t i = 0;
     while (i < seen.lines.size() && i < want.lines.size() && seen.lines[i] == want.lines[i]) ++i;
-    std::fprintf(stderr, "storm: seed %llu, after %llu strikes a stream differs at line %zu of %zu (%zu seen) %s\n  got  %s\n  want %s\n",
-                 static_cast<unsigned long long>(o_.seed), static_cast<unsigned long long>(strikes_), i, want.lines.size(),
-                 seen.lines.size(), seen.error.c_str(), i < seen.lines.size() ? seen.lines[i].c_str() : "(nothing)",
+    std::fprintf(stderr,
+                 "storm: seed %llu, after %llu strikes a stream differs at line %zu of %zu (%zu seen) %s\n  "
+                 "got  %s\n  want %s\n",
+                 static_cast<unsigned long long>(o_.seed), static_cast<unsigned long long>(strikes_), i,
+                 want.lines.size(), seen.lines.size(), seen.error.c_str(),
+                 i < seen.lines.size() ? seen.lines[i].c_str() : "(nothing)",
                  i < want.lines.size() ? want.lines[i].c_str() : "(nothing)");
     return 1;
   }
 
   void report(std::uint64_t streams, std::uint32_t resumes) {
-    std::printf("storm: seed %llu, io %s, %llu strikes, %llu streams equal to the undisturbed ones, %u taken up again, %llu tokens\n",
-                static_cast<unsigned long long>(o_.seed), o_.io.c_str(), static_cast<unsigned long long>(strikes_),
-                static_cast<unsigned long long>(streams), resumes, static_cast<unsigned long long>(tokens()));
+    std::printf(
+        "storm: seed %llu, io %s, %llu strikes, %llu streams equal to the undisturbed ones, %u taken up "
+        "again, %llu tokens\n",
+        static_cast<unsigned long long>(o_.seed), o_.io.c_str(), static_cast<unsigned long long>(strikes_),
+        static_cast<unsigned long long>(streams), resumes, static_cast<unsigned long long>(tokens()));
     for (const StageId s : shm::kRunningStages)
       std::printf("  %-8s killed %4llu  stopped %4llu  epochs %u\n", std::string(shm::name_of(s)).c_str(),
-                  static_cast<unsigned long long>(killed_[s]), static_cast<unsigned long long>(stopped_[s]), run_.epoch(s));
-    for (const auto& [name, n] : struck_) std::printf("  %-34s %llu\n", name.c_str(), static_cast<unsigned long long>(n));
+                  static_cast<unsigned long long>(killed_[s]), static_cast<unsigned long long>(stopped_[s]),
+                  run_.epoch(s));
+    for (const auto& [name, n] : struck_)
+      std::printf("  %-34s %llu\n", name.c_str(), static_cast<unsigned long long>(n));
   }
 
   Options o_;
@@ -155,12 +171,17 @@ int main(int argc, char** argv) {
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     const std::uint64_t value = std::strtoull(argv[i + 1], nullptr, 10);
-    if (flag == "--kills") o.kills = value;
-    else if (flag == "--seed") o.seed = value;
-    else if (flag == "--tokens") o.tokens = static_cast<std::uint32_t>(value);
-    else if (flag == "--io") o.io = argv[i + 1];
+    if (flag == "--kills")
+      o.kills = value;
+    else if (flag == "--seed")
+      o.seed = value;
+    else if (flag == "--tokens")
+      o.tokens = static_cast<std::uint32_t>(value);
+    else if (flag == "--io")
+      o.io = argv[i + 1];
     else {
-      std::fprintf(stderr, "usage: wisp-storm [--kills N] [--seed S] [--tokens N] [--io auto|uring|pread|ghost]\n");
+      std::fprintf(stderr,
+                   "usage: wisp-storm [--kills N] [--seed S] [--tokens N] [--io auto|uring|pread|ghost]\n");
       return 2;
     }
   }

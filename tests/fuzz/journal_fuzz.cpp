@@ -5,8 +5,8 @@
 #include "services/router/batch_plan.hpp"
 #include "services/router/journal_writer.hpp"
 
-/// A router attaches to a journal whose record bytes are hostile (a memory that a bad death left behind, or a file):
-/// it must take up valid records only, and plan steps that stay inside its regions.
+/// A router attaches to a journal whose record bytes are hostile (a memory that a bad death left behind, or a
+/// file): it must take up valid records only, and plan steps that stay inside its regions.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace wisp;
   constexpr std::uint32_t kRecords = 2, kCapacity = 64, kPages = 8;

@@ -65,8 +65,8 @@ TEST_P(Oracle, LogitsAtEveryPosition) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Qwen3Moe, Oracle,
-                         ::testing::Values("untied_bf16", "tied_bias_f32", "dense_layers", "yarn", "yarn_explicit",
-                                           "odd_sizes", "sharded", "int4"),
+                         ::testing::Values("untied_bf16", "tied_bias_f32", "dense_layers", "yarn",
+                                           "yarn_explicit", "odd_sizes", "sharded", "int4"),
                          [](const auto& i) { return std::string(i.param); });
 
 TEST(Reference, GreedyAnswersOfTheBundledModel) {
@@ -97,9 +97,11 @@ TEST(SameBits, ChunksThreadsArrivalAndInstructionSet) {
   for (std::uint32_t i = 0; i < 77; ++i) ids.push_back((i * 2654435761u) % 4093u);
   const std::vector<float> whole = Engine(*m, kernels::best_kernels(), 1, 128, 128).prompt(ids, 77);
   for (const std::uint32_t chunk : {1u, 7u, 64u})
-    EXPECT_EQ(Engine(*m, kernels::best_kernels(), 1, 128, 128).prompt(ids, chunk), whole) << "chunk " << chunk;
+    EXPECT_EQ(Engine(*m, kernels::best_kernels(), 1, 128, 128).prompt(ids, chunk), whole)
+        << "chunk " << chunk;
   EXPECT_EQ(Engine(*m, kernels::best_kernels(), 2, 128, 128).prompt(ids, 77), whole) << "two threads";
-  EXPECT_EQ(Engine(*m, kernels::best_kernels(), 3, 128, 128, true).prompt(ids, 13), whole) << "one expert at a time";
+  EXPECT_EQ(Engine(*m, kernels::best_kernels(), 3, 128, 128, true).prompt(ids, 13), whole)
+      << "one expert at a time";
   EXPECT_EQ(Engine(*m, kernels::ref_kernels(), 2, 128, 128).prompt(ids, 30), whole) << "ref";
 }
 
@@ -111,7 +113,8 @@ TEST(SameBits, BesideAnotherSequence) {
   const std::vector<float> alone = Engine(*m, kernels::best_kernels(), 1, 64, 64).prompt(a, 64);
   ThreadPool pool(2);
   std::vector<std::byte> kv(8 * m->page_bytes());
-  Forward forward(m->manifest.spec, m->weights, {kv.data(), m->page_bytes()}, kernels::best_kernels(), pool, 64, 64);
+  Forward forward(m->manifest.spec, m->weights, {kv.data(), m->page_bytes()}, kernels::best_kernels(), pool,
+                  64, 64);
   testing::FileExperts experts(m->path, m->manifest, false);
   const std::vector<std::uint32_t> pages_a{3, 1}, pages_b{0};
   std::vector<Sequence> s{{b, pages_b, 0, true, {}}, {a, pages_a, 0, true, {}}};

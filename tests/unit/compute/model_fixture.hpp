@@ -30,7 +30,8 @@ class TempFolder {
 /// Experts straight from the files: all of a layer's set at once, or one at a time.
 class FileExperts final : public ExpertSource {
  public:
-  FileExperts(const std::string& folder, const model::Manifest& m, bool one_by_one) : one_by_one_(one_by_one) {
+  FileExperts(const std::string& folder, const model::Manifest& m, bool one_by_one)
+      : one_by_one_(one_by_one) {
     for (const model::LayerExperts& layer : m.experts) {
       std::vector<std::vector<std::byte>> extents;
       std::ifstream in(folder + "/" + layer.file, std::ios::binary);
@@ -100,16 +101,18 @@ struct LoadedModel {
 
   std::uint64_t page_bytes() const {
     const model::AttentionSpec& a = manifest.spec.attention;
-    return std::uint64_t{manifest.spec.layers.size()} * 2 * a.kv_heads * kernels::kPageTokens * a.head_dim * 4;
+    return std::uint64_t{manifest.spec.layers.size()} * 2 * a.kv_heads * kernels::kPageTokens * a.head_dim *
+           4;
   }
 };
 
 /// One engine over a loaded model, with a KV pool of `ctx` positions whose pages are handed out backwards.
 class Engine {
  public:
-  Engine(LoadedModel& m, const kernels::Kernels& k, std::uint32_t threads, std::uint32_t max_rows, std::uint32_t ctx,
-         bool one_by_one = false)
-      : pool_(threads), kv_((ctx / 16 + 1) * m.page_bytes()),
+  Engine(LoadedModel& m, const kernels::Kernels& k, std::uint32_t threads, std::uint32_t max_rows,
+         std::uint32_t ctx, bool one_by_one = false)
+      : pool_(threads),
+        kv_((ctx / 16 + 1) * m.page_bytes()),
         forward_(m.manifest.spec, m.weights, {kv_.data(), m.page_bytes()}, k, pool_, max_rows, ctx),
         experts_(m.path, m.manifest, one_by_one) {
     for (std::uint32_t p = ctx / 16 + 1; p-- > 0;) pages_.push_back(p);

@@ -1,10 +1,10 @@
+#include "services/compute/sampler.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 #include <map>
-
-#include "services/compute/sampler.hpp"
 
 namespace wisp::compute {
 namespace {
@@ -32,7 +32,8 @@ TEST(Sampler, RefusesWhatIsNotANumber) {
 TEST(Sampler, SameSeedAndPositionSameToken) {
   Sampler a, b;
   std::vector<float> logits(100);
-  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(std::sin(static_cast<double>(i)));
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    logits[i] = static_cast<float>(std::sin(static_cast<double>(i)));
   for (std::uint32_t pos = 0; pos < 50; ++pos)
     EXPECT_EQ(a.draw(logits, params(1.0f), pos).value(), b.draw(logits, params(1.0f), pos).value());
 }
@@ -47,7 +48,8 @@ TEST(Sampler, FollowsTheDistribution) {
   for (const float l : logits) p.push_back(std::exp(l / temperature)), total += p.back();
   std::map<std::uint32_t, int> count;
   const int n = 20000;
-  for (int i = 0; i < n; ++i) ++count[s.draw(logits, params(temperature), static_cast<std::uint32_t>(i)).value()];
+  for (int i = 0; i < n; ++i)
+    ++count[s.draw(logits, params(temperature), static_cast<std::uint32_t>(i)).value()];
   double chi = 0.0;
   for (std::uint32_t i = 0; i < p.size(); ++i) {
     const double e = n * p[i] / total;
@@ -73,7 +75,8 @@ TEST(Sampler, FiltersKeepWhatTheySay) {
   }
 }
 
-/// Known answers of Random123's Philox4x32-10 for a zero counter and key: 6627e8d5 e169c58d bc57ac4c 9b00dbd8.
+/// Known answers of Random123's Philox4x32-10 for a zero counter and key: 6627e8d5 e169c58d bc57ac4c
+/// 9b00dbd8.
 TEST(Philox, KnownAnswer) {
   const std::uint64_t bits = (std::uint64_t{0x6627e8d5u} << 32 | 0xe169c58du) >> 11;
   EXPECT_EQ(philox_uniform(0, 0), static_cast<double>(bits) * 0x1.0p-53);

@@ -221,7 +221,8 @@ TEST_P(StageTest, SleepsAndIsWoken) {
   // At rest it sleeps and does not turn.
   const auto rests = [&] {
     const shm::Desk* desk = rig.desk(StageId::kLoader);
-    return desk->parked.load() != 0 && desk->waits_for.load() == static_cast<std::uint32_t>(shm::WaitFor::kWork);
+    return desk->parked.load() != 0 &&
+           desk->waits_for.load() == static_cast<std::uint32_t>(shm::WaitFor::kWork);
   };
   while (!rests() && shm::monotonic_now() < end) std::this_thread::yield();
   ASSERT_TRUE(rests());
@@ -244,7 +245,8 @@ TEST_P(StageTest, WaitsWithoutSpinningForALease) {
   std::jthread loader([&] { service::run_stage(rig.context(), rig.loader(), [&] { return stop.load(); }); });
   rig.need(expert_key(0, 2));
   while (rig.board()->waits_for_lease.load() == 0) std::this_thread::yield();
-  // It looks again every 10 ms, so twenty turns take 200 ms or more; one that spins is through in microseconds.
+  // It looks again every 10 ms, so twenty turns take 200 ms or more; one that spins is through in
+  // microseconds.
   const std::uint64_t loops = rig.count(Counter::kLoops);
   const std::uint64_t began = shm::monotonic_now();
   while (rig.count(Counter::kLoops) < loops + 20) std::this_thread::yield();

@@ -39,8 +39,12 @@ struct TestEdge {
     ::close(compute_bell.fd());
     ::close(loader_bell.fd());
   }
-  ring::Producer producer() { return {compute.get(), loader.get(), shm::EdgeId::kComputeLoader, loader_bell}; }
-  ring::Consumer consumer() { return {loader.get(), compute.get(), shm::EdgeId::kComputeLoader, compute_bell}; }
+  ring::Producer producer() {
+    return {compute.get(), loader.get(), shm::EdgeId::kComputeLoader, loader_bell};
+  }
+  ring::Consumer consumer() {
+    return {loader.get(), compute.get(), shm::EdgeId::kComputeLoader, compute_bell};
+  }
 };
 
 /// A payload whose bytes follow from its number.

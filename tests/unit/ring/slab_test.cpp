@@ -21,8 +21,7 @@ TEST(SlotWord, PacksAndUnpacks) {
 /// A directory of `slots` in plain memory.
 class TestDir {
  public:
-  explicit TestDir(std::uint32_t slots)
-      : bytes_(slab_dir_size(slots, 2, 8) / 8), leases_(slots) {
+  explicit TestDir(std::uint32_t slots) : bytes_(slab_dir_size(slots, 2, 8) / 8), leases_(slots) {
     init_slab_dir(bytes_.data(), slots, 2, 8, 4096, 1, 1);
   }
   SlabDir* get() { return reinterpret_cast<SlabDir*>(bytes_.data()); }
@@ -59,16 +58,20 @@ TEST(Lease, NeverSeesAnEviction) {
   std::thread evictor([&] {
     std::uint32_t generation = 1;
     for (int round = 0; round < 20000; ++round) {
-      d->entries()[0].word.store(SlotWord{SlotState::kEvicting, generation, 0}.pack(), std::memory_order_seq_cst);
+      d->entries()[0].word.store(SlotWord{SlotState::kEvicting, generation, 0}.pack(),
+                                 std::memory_order_seq_cst);
       if (row->generation[0].load(std::memory_order_seq_cst) != 0) {
-        d->entries()[0].word.store(SlotWord{SlotState::kReady, generation, 0}.pack(), std::memory_order_seq_cst);
+        d->entries()[0].word.store(SlotWord{SlotState::kReady, generation, 0}.pack(),
+                                   std::memory_order_seq_cst);
         std::this_thread::yield();
         continue;
       }
       generation = SlotWord::next_generation(generation);
-      d->entries()[0].word.store(SlotWord{SlotState::kFilling, generation, 0}.pack(), std::memory_order_seq_cst);
+      d->entries()[0].word.store(SlotWord{SlotState::kFilling, generation, 0}.pack(),
+                                 std::memory_order_seq_cst);
       payload.store(generation, std::memory_order_relaxed);
-      d->entries()[0].word.store(SlotWord{SlotState::kReady, generation, 0}.pack(), std::memory_order_seq_cst);
+      d->entries()[0].word.store(SlotWord{SlotState::kReady, generation, 0}.pack(),
+                                 std::memory_order_seq_cst);
     }
     stop = true;
   });

@@ -117,7 +117,8 @@ TEST(SpscRing, TwoThreads) {
   producer.join();
 }
 
-/// A sleeper that publishes `parked`, looks once more and then blocks misses no message, whatever the interleaving.
+/// A sleeper that publishes `parked`, looks once more and then blocks misses no message, whatever the
+/// interleaving.
 TEST(SpscRing, ParkedConsumerIsAlwaysWoken) {
   TestEdge edge;
   constexpr std::uint64_t kMessages = 20000;
@@ -165,8 +166,8 @@ bool dies_at(CrashPoint point, std::uint32_t countdown, Body body) {
 
 class ProducerDeath : public ::testing::TestWithParam<CrashPoint> {};
 
-/// A producer dies around the commit of each of 200 messages; its next life continues and nothing is lost, doubled
-/// or torn.
+/// A producer dies around the commit of each of 200 messages; its next life continues and nothing is lost,
+/// doubled or torn.
 TEST_P(ProducerDeath, LosesNothing) {
   TestEdge edge;
   std::uint64_t taken = 0;
@@ -191,7 +192,8 @@ TEST_P(ProducerDeath, LosesNothing) {
   EXPECT_GE(deaths, 20u);
 }
 INSTANTIATE_TEST_SUITE_P(CrashPoints, ProducerDeath,
-                         ::testing::Values(CrashPoint::kAfterFill, CrashPoint::kAfterSeq, CrashPoint::kBeforeRing));
+                         ::testing::Values(CrashPoint::kAfterFill, CrashPoint::kAfterSeq,
+                                           CrashPoint::kBeforeRing));
 
 /// A consumer that dies between effect and head sees the message again: at least once.
 TEST(ConsumerDeath, SeesTheMessageAgain) {
@@ -207,7 +209,8 @@ TEST(ConsumerDeath, SeesTheMessageAgain) {
   expect_message(in, 3);
 }
 
-/// Published, not rung: the sleeper stays asleep until somebody rings; a ring after the restart brings the message.
+/// Published, not rung: the sleeper stays asleep until somebody rings; a ring after the restart brings the
+/// message.
 TEST(ProducerDeath, BetweenPublishingAndRingingNeedsAReRing) {
   TestEdge edge;
   edge.loader.get()->parked.store(1);

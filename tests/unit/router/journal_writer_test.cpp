@@ -1,3 +1,5 @@
+#include "services/router/journal_writer.hpp"
+
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,7 +13,6 @@
 
 #include "service/crash_point.hpp"
 #include "services/router/batch_plan.hpp"
-#include "services/router/journal_writer.hpp"
 
 namespace wisp::router {
 namespace {
@@ -108,8 +109,8 @@ TEST_F(JournalTest, DeathBetweenTokenAndCommitLeavesTheOldLength) {
   EXPECT_EQ(next.committed(0).length, 1u);
 }
 
-/// Runs `action` in a child one instruction at a time. `look` sees a copy of the journal, as a successor attaches
-/// to it, after each instruction that changed it: every place at which the writer may die.
+/// Runs `action` in a child one instruction at a time. `look` sees a copy of the journal, as a successor
+/// attaches to it, after each instruction that changed it: every place at which the writer may die.
 class JournalStepTest : public JournalTest {
  protected:
   void step(const std::function<void()>& action, const std::function<void(JournalWriter&)>& look) {
@@ -174,20 +175,22 @@ TEST_F(JournalStepTest, AnEarlierEndIsTrueAtOnce) {
 TEST_F(JournalStepTest, ARecordIsOpenOrNotThere) {
   open(0, 42, 30, 8);
   writer_.recycle(0);
-  step([this] {
-    open(0, 43, 5, 8);
-    writer_.admit(0, std::vector<std::uint32_t>{3});
-    writer_.recycle(0);
-  }, [](JournalWriter& next) {
-    EXPECT_EQ(next.find(42), -1);
-    if (next.find(43) < 0) return;
-    EXPECT_EQ(next.known(0), 5u);
-    EXPECT_EQ(next.ids(0)[4], 14u);
-    if (next.at(0).admitted.load() != 0) {
-      EXPECT_EQ(next.pages(0).size(), 1u);
-      EXPECT_EQ(next.pages(0)[0], 3u);
-    }
-  });
+  step(
+      [this] {
+        open(0, 43, 5, 8);
+        writer_.admit(0, std::vector<std::uint32_t>{3});
+        writer_.recycle(0);
+      },
+      [](JournalWriter& next) {
+        EXPECT_EQ(next.find(42), -1);
+        if (next.find(43) < 0) return;
+        EXPECT_EQ(next.known(0), 5u);
+        EXPECT_EQ(next.ids(0)[4], 14u);
+        if (next.at(0).admitted.load() != 0) {
+          EXPECT_EQ(next.pages(0).size(), 1u);
+          EXPECT_EQ(next.pages(0)[0], 3u);
+        }
+      });
 }
 
 TEST_F(JournalTest, OpeningCutShortIsNoRecord) {

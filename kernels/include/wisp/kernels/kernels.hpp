@@ -29,8 +29,8 @@ struct Kernels {
 
   /// scores[p] = fl(scale * (q . k_p)) for positions p in [0, count): keys lie in pages, each page
   /// [head_dim][16 positions] f32 at `pages[p / 16]`. q: [head_dim].
-  void (*attention_scores)(const float* q, const float* const* pages, std::uint32_t count, std::uint32_t head_dim,
-                           float scale, float* scores);
+  void (*attention_scores)(const float* q, const float* const* pages, std::uint32_t count,
+                           std::uint32_t head_dim, float scale, float* scores);
 
   /// Softmax of n numbers in place, by the true maximum; the sum is a "reduction" of CANON.md, the
   /// quotient is e_i / sum.
@@ -68,7 +68,8 @@ float canonical_silu(float x);
 /// The canonical reduction: 16 interleaved lanes (i mod 16), then the tree +8, +4, +2, +1.
 float canonical_sum(const float* x, std::size_t n);
 
-/// Reads row r of a matrix in tile layout into y [cols] as f32, exactly (not for int4). Used by the embedding.
+/// Reads row r of a matrix in tile layout into y [cols] as f32, exactly (not for int4). Used by the
+/// embedding.
 void gather_row(const WeightView& w, std::uint32_t row, float* y);
 
 /// Router "softmax -> top-k (-> renormalise)" (spec R1, R2): logits [experts] -> ids and weights [top_k],

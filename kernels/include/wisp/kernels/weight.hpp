@@ -15,10 +15,14 @@ enum class WeightFormat : std::uint8_t {
 
 constexpr std::string_view name_of(WeightFormat f) {
   switch (f) {
-    case WeightFormat::kF32: return "f32";
-    case WeightFormat::kBf16: return "bf16";
-    case WeightFormat::kF16: return "f16";
-    case WeightFormat::kInt4: return "int4";
+    case WeightFormat::kF32:
+      return "f32";
+    case WeightFormat::kBf16:
+      return "bf16";
+    case WeightFormat::kF16:
+      return "f16";
+    case WeightFormat::kInt4:
+      return "int4";
   }
   return "?";
 }
@@ -28,10 +32,13 @@ inline constexpr std::uint32_t kTileRows = 16;
 /// Columns that one dword of a row holds.
 constexpr std::uint32_t columns_per_dword(WeightFormat f) {
   switch (f) {
-    case WeightFormat::kF32: return 1;
+    case WeightFormat::kF32:
+      return 1;
     case WeightFormat::kBf16:
-    case WeightFormat::kF16: return 2;
-    case WeightFormat::kInt4: return 8;
+    case WeightFormat::kF16:
+      return 2;
+    case WeightFormat::kInt4:
+      return 8;
   }
   return 1;
 }
@@ -49,7 +56,9 @@ struct WeightView {
   const std::uint16_t* scales = nullptr;
 };
 
-constexpr std::uint32_t tiles_of(std::uint32_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+constexpr std::uint32_t tiles_of(std::uint32_t rows) {
+  return (rows + kTileRows - 1) / kTileRows;
+}
 constexpr std::uint32_t dwords_of(WeightFormat f, std::uint32_t cols) {
   return (cols + columns_per_dword(f) - 1) / columns_per_dword(f);
 }
@@ -58,8 +67,11 @@ constexpr std::uint64_t codes_bytes(WeightFormat f, std::uint32_t rows, std::uin
   return std::uint64_t{tiles_of(rows)} * dwords_of(f, cols) * kTileRows * 4;
 }
 /// Bytes of the scale plane in the tile layout (0 where there is none).
-constexpr std::uint64_t scales_bytes(WeightFormat f, std::uint32_t rows, std::uint32_t cols, std::uint32_t group) {
-  return f == WeightFormat::kInt4 ? std::uint64_t{tiles_of(rows)} * ((cols + group - 1) / group) * kTileRows * 2 : 0;
+constexpr std::uint64_t scales_bytes(WeightFormat f, std::uint32_t rows, std::uint32_t cols,
+                                     std::uint32_t group) {
+  return f == WeightFormat::kInt4
+             ? std::uint64_t{tiles_of(rows)} * ((cols + group - 1) / group) * kTileRows * 2
+             : 0;
 }
 
 }  // namespace wisp::kernels
