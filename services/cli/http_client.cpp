@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -157,6 +158,9 @@ class Stream {
 
   Result<Outcome> once() {
     auto fd = connect_unix(request_.socket, SOCK_STREAM);
+    // The launcher holds the listening socket across restarts: a missing one was removed by somebody.
+    if (!fd.ok() && ::access(request_.socket.c_str(), F_OK) != 0 && errno == ENOENT)
+      return unavailable(request_.socket + " was removed while the pipeline runs; start it again");
     if (!fd.ok()) return Outcome::kBroken;
     if (const Outcome sent = send_all(fd->get(), head() + request_.body); sent != Outcome::kDone) return sent;
 

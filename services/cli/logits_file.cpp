@@ -14,6 +14,10 @@ Result<LogitsFile> LogitsFile::create(const std::string& file) {
   std::error_code error;
   LogitsFile l;
   l.file_ = fs::absolute(file, error).string();
+  // Followed through links: the rows replace a regular file, never a device, a link's name or a folder.
+  if (const fs::path target = fs::weakly_canonical(l.file_, error); !error) l.file_ = target.string();
+  if (fs::exists(l.file_) && !fs::is_regular_file(l.file_))
+    return invalid("--logits " + file + ": is there and is no regular file; name a file to be written");
   std::string folder = l.file_ + ".XXXXXX";
   if (error || ::mkdtemp(folder.data()) == nullptr)
     return io_error("--logits " + file + ": no folder can be made beside it (" + std::strerror(errno) + ")");

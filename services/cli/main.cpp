@@ -1,3 +1,5 @@
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 
 #include "services/cli/commands.hpp"
@@ -7,6 +9,9 @@
 
 /// `wisp`: the command people type. Holds no logic: each subcommand calls the libraries beneath.
 int main(int argc, char** argv) {
+  // A closed standard descriptor would be given to the next pipe, and read as if it were stdin.
+  for (int fd = 0; fd < 3; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) return 1;
   CLI::App app{
       "WISP runs Mixture-of-Experts models that are larger than memory by streaming experts from the drive.",
       "wisp"};

@@ -1,6 +1,8 @@
 #include "services/cli/pipeline.hpp"
 
 #include <chrono>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 
 #include "model/convert.hpp"
@@ -43,13 +45,23 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
 
 void add_sampling_flags(CLI::App& c, Sampling& s) {
   const char* const group = "Sampling (default: what the model's publisher recommends)";
+  // CLI11 reads "nan" and "inf", and JSON has no word for them: they would count as not given.
+  const CLI::Validator finite(
+      [](std::string& text) { return std::isfinite(std::atof(text.c_str())) ? "" : "not a number: " + text; },
+      "NUMBER");
   c.add_option("-n,--max-tokens", s.max_tokens, "Tokens of an answer (default: all the room left)")
       ->group(group);
   c.add_flag("--ignore-eos", s.ignore_eos, "Write on past the end-of-text token")->group(group);
-  c.add_option("--temp", s.temperature, "Temperature; 0 takes the likeliest token")->group(group);
+  c.add_option("--temp", s.temperature, "Temperature; 0 takes the likeliest token")
+      ->check(finite)
+      ->group(group);
   c.add_option("--top-k", s.top_k, "Draw from the k likeliest tokens; 0 = off")->group(group);
-  c.add_option("--top-p", s.top_p, "Draw from the likeliest tokens that hold this share")->group(group);
-  c.add_option("--min-p", s.min_p, "Leave out tokens below this share of the likeliest")->group(group);
+  c.add_option("--top-p", s.top_p, "Draw from the likeliest tokens that hold this share")
+      ->check(finite)
+      ->group(group);
+  c.add_option("--min-p", s.min_p, "Leave out tokens below this share of the likeliest")
+      ->check(finite)
+      ->group(group);
   c.add_option("--seed", s.seed, "Makes a drawn answer repeatable")->group(group);
 }
 

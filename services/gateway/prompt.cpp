@@ -24,7 +24,8 @@ ApiError prompt_error(const Error& e, const char* field) {
     case ErrorCode::kExhausted:
       return bad_field(field, e.text);
     case ErrorCode::kUnavailable:
-      return {503, e.text, "", "unavailable", 1};
+      // The helper was started twice for this request already: asking again will not mend it.
+      return {500, e.text, "", "unavailable", 0};
     case ErrorCode::kNotFound:
     case ErrorCode::kIo:
     case ErrorCode::kCorrupt:

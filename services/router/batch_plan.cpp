@@ -71,7 +71,9 @@ std::vector<std::byte> encode_step(const JournalWriter& journal, const std::vect
 std::vector<std::uint32_t> free_pages(const JournalWriter& journal, std::uint32_t kv_pages) {
   std::vector<bool> used(kv_pages, false);
   for (std::uint32_t i = 0; i < journal.count(); ++i) {
-    if (!journal.in_use(i) || journal.at(i).admitted.load(std::memory_order_relaxed) == 0) continue;
+    if (!journal.in_use(i) || journal.finished(i) ||
+        journal.at(i).admitted.load(std::memory_order_relaxed) == 0)
+      continue;
     for (const std::uint32_t p : journal.pages(i)) used[p] = true;
   }
   std::vector<std::uint32_t> out;

@@ -45,7 +45,9 @@ import jinja2.sandbox  # noqa: E402
 
 def set_limits(memory_mib):
     """After the imports: from here on nothing new is to be opened, and memory is for templates."""
-    resource.setrlimit(resource.RLIMIT_AS, (memory_mib << 20, memory_mib << 20))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    memory = memory_mib << 20 if hard == resource.RLIM_INFINITY else min(memory_mib << 20, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
 

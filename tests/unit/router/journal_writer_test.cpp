@@ -226,6 +226,8 @@ TEST_F(JournalTest, FreePagesAreWhatNoRecordNames) {
   open(1, 43, 5, 8);
   writer_.admit(0, std::vector<std::uint32_t>{0, 5});
   EXPECT_EQ(free_pages(writer_, 8), (std::vector<std::uint32_t>{1, 2, 3, 4, 6, 7}));
+  writer_.finish(0, 0, Finish::kCancelled, 1);
+  EXPECT_EQ(free_pages(writer_, 8).size(), 8u) << "a finished record waits for its gateway, not on its pages";
   writer_.recycle(0);
   EXPECT_EQ(free_pages(writer_, 8).size(), 8u);
 }
