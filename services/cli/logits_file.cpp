@@ -15,8 +15,10 @@ Result<LogitsFile> LogitsFile::create(const std::string& file) {
   LogitsFile l;
   l.file_ = fs::absolute(file, error).string();
   // Followed through links: the rows replace a regular file, never a device, a link's name or a folder.
-  if (const fs::path target = fs::weakly_canonical(l.file_, error); !error) l.file_ = target.string();
-  if (fs::exists(l.file_) && !fs::is_regular_file(l.file_))
+  std::error_code unresolved;
+  if (const fs::path target = fs::weakly_canonical(l.file_, unresolved); !unresolved)
+    l.file_ = target.string();
+  if (fs::exists(l.file_, unresolved) && !fs::is_regular_file(l.file_, unresolved))
     return invalid("--logits " + file + ": is there and is no regular file; name a file to be written");
   std::string folder = l.file_ + ".XXXXXX";
   if (error || ::mkdtemp(folder.data()) == nullptr)

@@ -71,6 +71,25 @@ class Run(unittest.TestCase):
                 self.assertEqual(p.returncode, 0, name + " " + flag)
                 self.assertTrue(p.stdout.strip(), name + " " + flag)
 
+    def test_numbers_that_are_none(self):
+        for flag in ("--temp", "--top-p", "--min-p"):
+            for value in ("nan", "inf"):
+                p = wisp("run", model(), "-p", "hi", flag, value, check=False)
+                self.assertEqual(p.returncode, 2, (flag, value))
+                self.assertIn("not a number", p.stderr)
+
+    def test_logits_replace_regular_files_only(self):
+        folder, link, target = temp("logits-folder"), temp("logits-link"), temp("logits-target")
+        os.mkdir(folder)
+        p = wisp("run", model(), "-p", "hi", "--logits", folder, check=False)
+        self.assertEqual((p.returncode, p.stdout), (1, ""))
+        self.assertIn("no regular file", p.stderr)
+        open(target, "w").close()
+        os.symlink(target, link)
+        run_json(model(), "--ids", "1,2", "-n", 2, "--ignore-eos", "--logits", link)
+        self.assertTrue(os.path.islink(link))
+        self.assertEqual(os.path.getsize(target), 2 * 4096 * 4)
+
     def test_runs_from_anywhere(self):
         p = subprocess.run([os.path.abspath(program("wisp")), "run", os.path.abspath(model()), "-p", "Who are you?"],
                            cwd="/", capture_output=True, text=True, timeout=WATCHDOG)
@@ -82,6 +101,12 @@ class Chat(unittest.TestCase):
         p = wisp("chat", model(), input="What is a river?\nUse it in a sentence.\n")
         self.assertIn("river (noun)", p.stdout)
         self.assertIn("The river was navigable for 50 miles.", p.stdout)
+
+
+    def test_closed_stdin_ends_it(self):
+        p = subprocess.run([program("wisp"), "chat", model()], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           timeout=WATCHDOG, preexec_fn=lambda: os.close(0))
+        self.assertEqual(p.returncode, 0, p.stderr)
 
 
 class Stat(unittest.TestCase):
