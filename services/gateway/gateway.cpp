@@ -27,8 +27,9 @@ bool half_event_armed() {
 }
 }  // namespace
 
-Gateway::Gateway(service::StageContext& ctx)
+Gateway::Gateway(service::StageContext& ctx, const text::TemplateHelper::Options& helper)
     : ctx_(ctx),
+      prompts_(helper),
       journal_(ctx.at().journal),
       outbox_(ctx.producer(EdgeId::kGatewayRouter),
               ctx.desk()->edges[shm::index(EdgeId::kGatewayRouter)].arena_size),
@@ -38,7 +39,8 @@ Gateway::Gateway(service::StageContext& ctx)
 Status Gateway::load() {
   const std::string& folder = ctx_.plan().options.model;
   WISP_ASSIGN(manifest_, model::load_manifest(folder));
-  WISP_TRY(prompts_.load(folder));
+  WISP_TRY(prompts_.load(folder, max_positions()));
+  worker_.emplace(prompts_, [this] { ctx_.bell(ctx_.id()).ring(); });
   struct stat st {};
   if (::stat((folder + "/manifest.json").c_str(), &st) == 0)
     model_created_s_ = static_cast<std::uint64_t>(st.st_mtime);
@@ -55,6 +57,7 @@ bool Gateway::pump() {
     worked = true;
   }
   worked |= watch_stages();
+  worked |= submit_made();
   // advance() may end an answer, never open or erase one.
   for (auto& [request, open] : open_) worked |= advance(open);
   worked |= retire_finished();
@@ -63,7 +66,7 @@ bool Gateway::pump() {
 }
 
 bool Gateway::has_work() const {
-  if (from_router_.front() != nullptr || outbox_.can_flush()) return true;
+  if (from_router_.front() != nullptr || outbox_.can_flush() || worker_->has_made()) return true;
   for (const auto& [request, open] : open_)
     if (!open.ended && open.client->idle_writer() && open.answer.has_news(journal_)) return true;
   return false;
@@ -192,6 +195,14 @@ void Gateway::on_answered(Session& session) {
 }
 
 void Gateway::on_gone(Session& session) {
+  if (session.tag == 0) {
+    std::erase_if(waiting_, [&](const auto& w) {
+      if (w.second.client.get() != &session) return false;
+      worker_->forget(w.first);
+      return true;
+    });
+    return;
+  }
   const auto it = open_.find(session.tag);
   if (it == open_.end() || it->second.client.get() != &session) return;
   open_.erase(it);

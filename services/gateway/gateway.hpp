@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "services/gateway/journal_reader.hpp"
 #include "services/gateway/outbox.hpp"
 #include "services/gateway/prompt.hpp"
+#include "services/gateway/prompt_worker.hpp"
 #include "services/gateway/stage_watch.hpp"
 
 namespace wisp::gateway {
@@ -21,7 +23,7 @@ namespace wisp::gateway {
 /// waits. Everything here can be lost: a client that comes back with its event id is served from the journal.
 class Gateway final : public HttpHandler {
  public:
-  explicit Gateway(service::StageContext& ctx);
+  Gateway(service::StageContext& ctx, const text::TemplateHelper::Options& helper);
   /// Reads the manifest and the tokenizer of the run's model.
   Status load();
 
@@ -52,15 +54,26 @@ class Gateway final : public HttpHandler {
     std::uint64_t sent_ns = 0;   ///< monotonic time of the last bytes
   };
 
+  /// A request whose prompt is being made, and its connection.
+  struct Waiting {
+    std::shared_ptr<Session> client;
+    std::shared_ptr<const ApiRequest> request;
+    bool default_max_all = false;
+  };
+
   void answer_completion(const std::shared_ptr<Session>& session, Endpoint endpoint,
                          const HttpRequest& request);
   std::optional<ApiError> refuse_new() const;
-  ApiResult<std::uint64_t> submit(const ApiRequest& request, bool default_max_all);
+  bool submit_made();
+  ApiResult<std::uint64_t> submit(const Waiting& asked, const ApiResult<std::vector<std::uint32_t>>& prompt);
+  void open(const std::shared_ptr<Session>& session, const ApiRequest& request, const ResumePoint& point);
   ApiResult<ResumePoint> resume(const std::string& event_id);
   void answer_models(Session& session, const std::string& path);
   void answer_health(Session& session);
   void reply_error(Session& session, const ApiError& error, const std::string& headers = "");
   bool known(std::uint64_t request) const;
+  /// Positions that a prompt and its answer may take.
+  std::uint32_t max_positions() const { return std::min(ctx_.plan().ctx, journal_.capacity()); }
 
   bool advance(Open& open);
   bool write_head(Open& open);
@@ -81,9 +94,11 @@ class Gateway final : public HttpHandler {
   ring::Consumer from_router_;
   StageWatch stages_;
   std::map<std::uint64_t, Open> open_;
+  std::map<std::uint64_t, Waiting> waiting_;  ///< by the ticket of its prompt
   std::vector<std::uint64_t>
       closing_;  ///< nobody listens any more; acknowledged once their record is finished
   std::uint32_t next_request_ = 1;
+  std::optional<PromptWorker> worker_;  ///< last: it uses the others until it has ended
 };
 
 }  // namespace wisp::gateway

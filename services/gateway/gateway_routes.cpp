@@ -110,17 +110,37 @@ void Gateway::answer_completion(const std::shared_ptr<Session>& session, Endpoin
   auto parsed = parse_request(endpoint, http.body, ctx_.plan().model_name);
   if (const auto* e = std::get_if<ApiError>(&parsed)) return reply_error(*session, *e);
   ApiRequest& request = std::get<ApiRequest>(parsed);
-  ResumePoint point;
   if (!http.last_event_id.empty()) {
     auto found = resume(http.last_event_id);
     if (const auto* e = std::get_if<ApiError>(&found)) return reply_error(*session, *e);
-    point = std::get<ResumePoint>(found);
-  } else {
-    auto id = submit(request, http.default_max_all);
-    if (const auto* e = std::get_if<ApiError>(&id)) return reply_error(*session, *e);
-    point.request = std::get<std::uint64_t>(id);
+    return open(session, request, std::get<ResumePoint>(found));
   }
-  AnswerShape shape{ctx_.plan().model_name, endpoint, std::move(request.stop), request.include_usage,
+  if (const auto refusal = refuse_new()) return reply_error(*session, *refusal);
+  Waiting asked{session, std::make_shared<const ApiRequest>(std::move(request)), http.default_max_all};
+  const std::uint64_t ticket = worker_->ask(asked.request);
+  waiting_.emplace(ticket, std::move(asked));
+}
+
+bool Gateway::submit_made() {
+  bool worked = false;
+  while (const auto made = worker_->take()) {
+    worked = true;
+    ctx_.desk()->set(Counter::kHelperRestarts, made->helper_restarts);
+    const auto node = waiting_.extract(made->ticket);
+    if (node.empty()) continue;  // its client is gone
+    const Waiting& asked = node.mapped();
+    auto id = submit(asked, made->ids);
+    if (const auto* e = std::get_if<ApiError>(&id))
+      reply_error(*asked.client, *e);
+    else
+      open(asked.client, *asked.request, {std::get<std::uint64_t>(id), std::nullopt});
+  }
+  return worked;
+}
+
+void Gateway::open(const std::shared_ptr<Session>& session, const ApiRequest& request,
+                   const ResumePoint& point) {
+  AnswerShape shape{ctx_.plan().model_name, request.endpoint, request.stop, request.include_usage,
                     request.return_token_ids};
   session->tag = point.request;
   const auto bytes = [this](std::uint32_t token) { return prompts_.bytes(token); };
@@ -140,7 +160,8 @@ std::optional<ApiError> Gateway::refuse_new() const {
   const auto unopened = std::count_if(unread.begin(), unread.end(), [&](std::uint64_t r) {
     return std::find(records.begin(), records.end(), r) == records.end();
   });
-  if (std::count(records.begin(), records.end(), 0u) > unopened) return std::nullopt;
+  const auto promised = unopened + static_cast<std::ptrdiff_t>(waiting_.size());
+  if (std::count(records.begin(), records.end(), 0u) > promised) return std::nullopt;
   return ApiError{429,
                   "all " + std::to_string(records.size()) +
                       " places for requests are taken, waiting ones included; "
@@ -148,16 +169,15 @@ std::optional<ApiError> Gateway::refuse_new() const {
                   "", "queue_full", 1};
 }
 
-ApiResult<std::uint64_t> Gateway::submit(const ApiRequest& request, bool default_max_all) {
+ApiResult<std::uint64_t> Gateway::submit(const Waiting& asked,
+                                         const ApiResult<std::vector<std::uint32_t>>& prompt) {
+  if (const auto* e = std::get_if<ApiError>(&prompt)) return *e;
+  // Once more: an engine may give up while a template renders.
   if (auto refusal = refuse_new()) return std::move(*refusal);
-  auto made = prompts_.ids_of(request);
-  ctx_.desk()->set(Counter::kHelperRestarts, prompts_.helper_restarts());
-  if (auto* e = std::get_if<ApiError>(&made)) return std::move(*e);
-  const auto& ids = std::get<std::vector<std::uint32_t>>(made);
-  const plan::RunPlan& plan = ctx_.plan();
-  const Limits limits{std::min(plan.ctx, journal_.capacity()), manifest_.spec.vocab,
-                      !plan.options.logits_dir.empty(), default_max_all};
-  auto settled = settle(request, manifest_.generation, limits, draw_seed(),
+  const auto& ids = std::get<std::vector<std::uint32_t>>(prompt);
+  const Limits limits{max_positions(), manifest_.spec.vocab, !ctx_.plan().options.logits_dir.empty(),
+                      asked.default_max_all};
+  auto settled = settle(*asked.request, manifest_.generation, limits, draw_seed(),
                         static_cast<std::uint64_t>(std::time(nullptr)), ids);
   if (auto* e = std::get_if<ApiError>(&settled)) return std::move(*e);
   if (!outbox_.can_carry(ids.size()))

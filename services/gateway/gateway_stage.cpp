@@ -22,8 +22,8 @@ constexpr std::uint64_t kTickNs = 500'000'000;
 /// The gateway's loop: one io_context for sockets, doorbell, control socket and lifeline.
 class GatewayStage final : public service::Stage {
  public:
-  explicit GatewayStage(service::StageContext& ctx)
-      : ctx_(ctx), work_(asio::make_work_guard(io_)), gateway_(ctx), server_(io_, gateway_) {}
+  GatewayStage(service::StageContext& ctx, const text::TemplateHelper::Options& helper)
+      : ctx_(ctx), work_(asio::make_work_guard(io_)), gateway_(ctx, helper), server_(io_, gateway_) {}
 
   Status start() {
     WISP_TRY(gateway_.load());
@@ -109,7 +109,12 @@ class GatewayStage final : public service::Stage {
 }  // namespace
 
 Result<std::unique_ptr<service::Stage>> make_gateway(service::StageContext& ctx) {
-  auto stage = std::make_unique<GatewayStage>(ctx);
+  return make_gateway_with(ctx, {});
+}
+
+Result<std::unique_ptr<service::Stage>> make_gateway_with(service::StageContext& ctx,
+                                                          const text::TemplateHelper::Options& helper) {
+  auto stage = std::make_unique<GatewayStage>(ctx, helper);
   WISP_TRY(stage->start());
   return std::unique_ptr<service::Stage>(std::move(stage));
 }

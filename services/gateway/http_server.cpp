@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -73,7 +74,7 @@ void HttpServer::accept(Listener& l) {
 
 void HttpServer::welcome(int fd) {
   Fd owned(fd);
-  if (sessions_.size() >= kMaxConnections) forget_closed();
+  if (sessions_.size() >= kMaxConnections) make_room();
   if (sessions_.size() >= kMaxConnections) {
     [[maybe_unused]] const auto n = ::send(fd, kFull.data(), kFull.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     return;
@@ -99,6 +100,18 @@ bool HttpServer::reserve(const Session& asking, std::uint64_t bytes) const {
   for (const auto& s : sessions_)
     if (s.get() != &asking && !s->closed()) used += s->reserved();
   return bytes == 0 || used == 0 || used + bytes <= kMaxBodiesBytes;
+}
+
+/// Who has asked for nothing yet, or asks slowest, gives way: clients that only connect lock nobody out.
+void HttpServer::make_room() {
+  forget_closed();
+  if (sessions_.size() < kMaxConnections) return;
+  const auto slowest = std::min_element(sessions_.begin(), sessions_.end(), [](const auto& a, const auto& b) {
+    return a->waits_since() < b->waits_since();
+  });
+  if ((*slowest)->waits_since() == ~std::uint64_t{0}) return;
+  (*slowest)->abandon();
+  forget_closed();
 }
 
 void HttpServer::forget_closed() {

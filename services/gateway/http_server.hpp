@@ -37,6 +37,7 @@ class HttpServer {
   void accept(Listener& l);
   void welcome(int fd);
   bool reserve(const Session& asking, std::uint64_t bytes) const;
+  void make_room();
   void forget_closed();
 
   boost::asio::io_context& io_;

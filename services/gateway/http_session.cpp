@@ -142,7 +142,7 @@ void Session::on_readable(error_code ec) {
 
 void Session::gone() {
   if (phase_ == Phase::kClosed) return;
-  const bool open = phase_ == Phase::kAnswering && tag != 0;
+  const bool open = phase_ == Phase::kAnswering;
   close();
   if (open) handler_.on_gone(*this);
 }

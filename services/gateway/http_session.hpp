@@ -77,6 +77,8 @@ class Session : public std::enable_shared_from_this<Session> {
   /// The request that this connection waits for; 0 = none. Set by the handler.
   std::uint64_t tag = 0;
   bool closed() const { return phase_ == Phase::kClosed; }
+  /// Since when nothing came of the request that it reads, as engine time; ~0 where it is not reading.
+  std::uint64_t waits_since() const { return phase_ == Phase::kReading ? moved_ns_ : ~std::uint64_t{0}; }
   /// Ends a connection that has not moved for too long in its phase.
   void check_idle(std::uint64_t now);
   std::uint64_t reserved() const { return reserved_; }

@@ -135,6 +135,11 @@ ApiError bad_field(std::string param, std::string message) {
   return {400, std::move(message), std::move(param), "invalid_value", 0};
 }
 
+ApiError context_exceeded(std::string param, const std::string& message) {
+  return {400, message + "; shorten it or start the server with a larger --ctx", std::move(param),
+          "context_length_exceeded", 0};
+}
+
 ApiError api_error(const Error& e) {
   switch (e.code) {
     case ErrorCode::kInvalid:
@@ -190,11 +195,9 @@ ApiResult<shm::RequestParams> settle(const ApiRequest& r, const model::Generatio
   const std::string field = r.endpoint == Endpoint::kChat ? "messages" : "prompt";
   if (prompt.empty()) return bad_field(field, "is empty; at least one token is needed");
   if (prompt.size() >= limits.ctx) {
-    ApiError e = bad_field(field, "has " + std::to_string(prompt.size()) + " tokens, but the context holds " +
-                                      std::to_string(limits.ctx) +
-                                      " with the answer; shorten it or start the server with a larger --ctx");
-    e.code = "context_length_exceeded";
-    return e;
+    return context_exceeded(field, "has " + std::to_string(prompt.size()) +
+                                       " tokens, but the context holds " + std::to_string(limits.ctx) +
+                                       " with the answer");
   }
   for (std::size_t i = 0; limits.vocab != 0 && i < prompt.size(); ++i) {
     if (prompt[i] >= limits.vocab)

@@ -30,6 +30,8 @@ using ApiResult = std::variant<T, ApiError>;
 /// {"error":{"message","type","param","code"}}; the type follows from the status.
 std::string error_body(const ApiError& e);
 ApiError bad_field(std::string param, std::string message);
+/// A prompt that leaves no room; `message` says how long it is.
+ApiError context_exceeded(std::string param, const std::string& message);
 /// What an Error of our own means to a client.
 ApiError api_error(const Error& e);
 

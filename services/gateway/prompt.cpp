@@ -34,11 +34,19 @@ ApiError prompt_error(const Error& e, const char* field) {
   return {500, e.text, "", "", 0};
 }
 
+/// The same for the tokenizer, whose one limit is the context.
+ApiError encode_error(const Error& e, const char* field) {
+  return e.code == ErrorCode::kExhausted
+             ? context_exceeded(field, e.text + ", which is all the context holds")
+             : prompt_error(e, field);
+}
+
 constexpr const char* kNoTokenizer =
     "this model's folder has no tokenizer.json, so only /v1/completions with a prompt of token ids works";
 }  // namespace
 
-Status PromptMaker::load(const std::string& folder) {
+Status PromptMaker::load(const std::string& folder, std::size_t max_ids) {
+  max_ids_ = max_ids;
   WISP_ASSIGN(const auto text, read_optional(folder + "/tokenizer.json", text::Tokenizer::kMaxJsonBytes));
   if (!text) return {};
   auto tokenizer = text::Tokenizer::load(*text);
@@ -89,8 +97,8 @@ ApiResult<std::vector<std::uint32_t>> PromptMaker::ids_of(const ApiRequest& requ
 
 ApiResult<std::vector<std::uint32_t>> PromptMaker::text_ids(const std::string& text) {
   if (!tokenizer_) return bad_field("prompt", kNoTokenizer);
-  auto ids = tokenizer_->encode(text, true);
-  if (!ids.ok()) return prompt_error(ids.error(), "prompt");
+  auto ids = tokenizer_->encode(text, true, max_ids_);
+  if (!ids.ok()) return encode_error(ids.error(), "prompt");
   if (bos_ && (ids->empty() || ids->front() != *bos_)) ids->insert(ids->begin(), *bos_);
   return std::move(*ids);
 }
@@ -104,11 +112,13 @@ ApiResult<std::vector<std::uint32_t>> PromptMaker::chat_ids(const ApiRequest& re
   if (request.template_extra.is_object()) input.kwargs = request.template_extra;
   input.special_tokens = special_tokens_;
   const pid_t before = helper_.pid();
-  auto ids = text::render_and_encode(*tokenizer_, helper_, chat_template_, input);
+  const auto rendered = text::render_chat(*tokenizer_, helper_, chat_template_, input);
   // Not the first start: a helper that died, between two requests or under this one.
   if (helper_.pid() != before && helper_pid_ != -1) ++restarts_;
   if (helper_.pid() != -1) helper_pid_ = helper_.pid();
-  if (!ids.ok()) return prompt_error(ids.error(), "messages");
+  if (!rendered.ok()) return prompt_error(rendered.error(), "messages");
+  auto ids = rendered->encode(max_ids_);
+  if (!ids.ok()) return encode_error(ids.error(), "messages");
   return std::move(*ids);
 }
 

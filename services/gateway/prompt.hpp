@@ -14,14 +14,15 @@
 namespace wisp::gateway {
 
 /// Text in, ids out, and bytes of ids, with the tokenizer and the chat template of a converted folder. A
-/// folder without a tokenizer.json still answers prompts of ids.
+/// folder without a tokenizer.json still answers prompts of ids. Once loaded, bytes() may be called from any
+/// thread, the rest from one: the template helper ends with the thread that first rendered.
 class PromptMaker {
  public:
+  explicit PromptMaker(const text::TemplateHelper::Options& helper) : helper_(helper) {}
   /// Reads tokenizer.json, chat_template.jinja and tokenizer_config.json of `folder`, as far as they are
-  /// there.
-  Status load(const std::string& folder);
+  /// there. No prompt of text becomes more than `max_ids` ids.
+  Status load(const std::string& folder, std::size_t max_ids);
 
-  bool has_tokenizer() const { return tokenizer_.has_value(); }
   /// The ids of a request's prompt. Blocks while a chat template renders.
   ApiResult<std::vector<std::uint32_t>> ids_of(const ApiRequest& request);
   /// The bytes of a token, a view into the tokenizer; control tokens have none.
@@ -36,6 +37,7 @@ class PromptMaker {
   ApiResult<std::vector<std::uint32_t>> chat_ids(const ApiRequest& request);
   ApiResult<std::vector<std::uint32_t>> text_ids(const std::string& text);
 
+  std::size_t max_ids_ = 0;
   std::optional<text::Tokenizer> tokenizer_;
   std::string chat_template_;
   nlohmann::ordered_json special_tokens_ = nlohmann::ordered_json::object();

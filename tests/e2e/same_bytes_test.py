@@ -72,7 +72,9 @@ class SameBytes(unittest.TestCase):
             rows = pairwise(dict(AXES, prompt=[49, 200, 777], isa=["best"]))
             rows += pairwise(dict(AXES, prompt=[49], isa=["ref"], chunk=[7, 64]))
             rows.append({"slots": MINIMUM, "threads": 2, "prompt": 1500, "chunk": 64, "topology": "full", "isa": "best"})
-        for row in rows:
+        for done, row in enumerate(rows):
+            if FULL and done % 20 == 0:
+                print(f"{done} of {len(rows)}", file=sys.stderr, flush=True)
             with self.subTest(**row):
                 env = {"WISP_ISA": "ref"} if row["isa"] == "ref" else {}
                 out, logits = run_logits(model(), *flags(row), env=env)

@@ -125,14 +125,13 @@ Result<Json> normalize_messages(const Json& messages) {
   return out;
 }
 
-Result<std::vector<std::uint32_t>> render_and_encode(const Tokenizer& tokenizer, TemplateHelper& helper,
-                                                     const std::string& chat_template,
-                                                     const ChatInput& input) {
+Result<RenderedChat> render_chat(const Tokenizer& tokenizer, TemplateHelper& helper,
+                                 const std::string& chat_template, const ChatInput& input) {
   WISP_TRY(check_depth(input.tools, "tools"));
   WISP_TRY(check_depth(input.kwargs, "template variables"));
   WISP_ASSIGN(Json messages, normalize_messages(input.messages));
   const Json context = make_context(input, messages);
-  const PromptGuard guard(tokenizer, context);
+  PromptGuard guard(tokenizer, context);
   bool type_error = false;
   Result<std::string> rendered = render_guarded(guard, helper, chat_template, input, context, type_error);
   if (!rendered && type_error) {
@@ -143,21 +142,30 @@ Result<std::vector<std::uint32_t>> render_and_encode(const Tokenizer& tokenizer,
     }
   }
   if (!rendered) return std::move(rendered).error();
-  const std::string& text = *rendered;
-  if (text.size() > Tokenizer::kMaxTextBytes) {
-    return invalid("chat template: a prompt of " + std::to_string(text.size()) + " bytes, at most " +
+  if (rendered->size() > Tokenizer::kMaxTextBytes) {
+    return invalid("chat template: a prompt of " + std::to_string(rendered->size()) + " bytes, at most " +
                    std::to_string(Tokenizer::kMaxTextBytes) + " can be encoded");
   }
+  return RenderedChat(tokenizer, std::move(guard), std::move(*rendered));
+}
+
+Result<std::vector<std::uint32_t>> RenderedChat::encode(std::size_t max_ids) const {
   std::vector<std::uint32_t> ids;
-  for (const Segment& segment : tokenizer.split_control(text)) {
+  const auto too_many = [max_ids] {
+    return exhausted("has more than " + std::to_string(max_ids) + " tokens");
+  };
+  for (const Segment& segment : tokenizer_.split_control(text_)) {
     if (segment.id) {
+      if (ids.size() >= max_ids) return too_many();
       ids.push_back(*segment.id);
       continue;
     }
     const std::string ordinary =
-        guard.mend(std::string_view(text).substr(segment.begin, segment.end - segment.begin));
-    WISP_ASSIGN(const auto part, tokenizer.encode(ordinary, false));
-    ids.insert(ids.end(), part.begin(), part.end());
+        guard_.mend(std::string_view(text_).substr(segment.begin, segment.end - segment.begin));
+    auto part = tokenizer_.encode(ordinary, false, max_ids - ids.size());
+    if (!part.ok() && part.error().code == ErrorCode::kExhausted) return too_many();
+    if (!part.ok()) return std::move(part).error();
+    ids.insert(ids.end(), part->begin(), part->end());
   }
   return ids;
 }

@@ -2,9 +2,11 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.hpp"
+#include "services/gateway/text/prompt_guard.hpp"
 #include "services/gateway/text/template_helper.hpp"
 #include "services/gateway/text/tokenizer.hpp"
 
@@ -26,11 +28,26 @@ struct ChatInput {
 /// kInvalid and kUnsupported name the message by its index.
 Result<ChatInput::Json> normalize_messages(const ChatInput::Json& messages);
 
-/// Renders `chat_template` and encodes it. Control tokens come from the template alone: one written in a
-/// message, a tool or a variable is encoded as ordinary text. Adds no BOS beyond the template's own. Errors:
-/// those of TemplateHelper::render and Tokenizer::encode, and kInvalid for messages of another shape.
-Result<std::vector<std::uint32_t>> render_and_encode(const Tokenizer& tokenizer, TemplateHelper& helper,
-                                                     const std::string& chat_template,
-                                                     const ChatInput& input);
+/// What a chat template made of a conversation: text in which the template's own control tokens and those
+/// that a client wrote can still be told apart. `tokenizer` outlives it.
+class RenderedChat {
+ public:
+  RenderedChat(const Tokenizer& tokenizer, PromptGuard guard, std::string text)
+      : tokenizer_(tokenizer), guard_(std::move(guard)), text_(std::move(text)) {}
+
+  /// Control tokens come from the template alone: one written in a message, a tool or a variable is encoded
+  /// as ordinary text. Adds no BOS beyond the template's own. Errors: those of Tokenizer::encode.
+  Result<std::vector<std::uint32_t>> encode(std::size_t max_ids = Tokenizer::kMaxTextBytes) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  PromptGuard guard_;
+  std::string text_;
+};
+
+/// Renders `chat_template`. Errors: those of TemplateHelper::render, and kInvalid for messages of another
+/// shape.
+Result<RenderedChat> render_chat(const Tokenizer& tokenizer, TemplateHelper& helper,
+                                 const std::string& chat_template, const ChatInput& input);
 
 }  // namespace wisp::text

@@ -13,14 +13,14 @@ namespace {
 /// One encode call: scratch memory and the ids so far.
 class Encoder {
  public:
-  explicit Encoder(const TokenizerModel& model) : model_(model) {}
+  Encoder(const TokenizerModel& model, std::size_t max_ids) : model_(model), max_ids_(max_ids) {}
 
   /// Raw text: added tokens, then normalising, then added tokens again, then pieces.
   Status raw(std::string_view text, bool parse_special) {
     for (const Segment& segment : model_.raw.split(text, parse_special)) {
       const std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
       if (segment.id) {
-        ids_.push_back(*segment.id);
+        WISP_TRY(single(*segment.id));
       } else if (model_.nfc) {
         WISP_ASSIGN(const std::string composed, nfc(part));
         WISP_TRY(normalized(composed, parse_special));
@@ -37,29 +37,38 @@ class Encoder {
   Status normalized(std::string_view text, bool parse_special) {
     for (const Segment& segment : model_.normalized.split(text, parse_special)) {
       if (segment.id) {
-        ids_.push_back(*segment.id);
+        WISP_TRY(single(*segment.id));
         continue;
       }
       const std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
       WISP_TRY(model_.pre_tokenizer.split(part, ranges_));
       for (const PreTokenizer::Range& range : ranges_)
-        piece(part.substr(range.begin, range.end - range.begin));
+        WISP_TRY(piece(part.substr(range.begin, range.end - range.begin)));
     }
     return {};
   }
 
-  void piece(std::string_view bytes) {
+  Status piece(std::string_view bytes) {
     if (model_.ignore_merges) {
       const auto whole = model_.by_bytes.find(bytes);
-      if (whole != model_.by_bytes.end()) {
-        ids_.push_back(whole->second);
-        return;
-      }
+      if (whole != model_.by_bytes.end()) return single(whole->second);
     }
+    // A piece may be all of the text, and merging takes 28 bytes a byte.
+    if (ids_.size() + bytes.size() / model_.longest_piece > max_ids_) return too_many();
     model_.bpe.encode(bytes, scratch_, ids_);
+    return ids_.size() > max_ids_ ? too_many() : Status();
   }
 
+  Status single(std::uint32_t id) {
+    if (ids_.size() >= max_ids_) return too_many();
+    ids_.push_back(id);
+    return {};
+  }
+
+  Status too_many() const { return exhausted("has more than " + std::to_string(max_ids_) + " tokens"); }
+
   const TokenizerModel& model_;
+  const std::size_t max_ids_;
   std::vector<PreTokenizer::Range> ranges_;
   BpeScratch scratch_;
   std::vector<std::uint32_t> ids_;
@@ -78,7 +87,8 @@ Result<Tokenizer> Tokenizer::load(std::string_view json) {
   }
 }
 
-Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool parse_special) const {
+Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool parse_special,
+                                                     std::size_t max_ids) const {
   if (text.size() > kMaxTextBytes) {
     return invalid("text of " + std::to_string(text.size()) + " bytes, at most " +
                    std::to_string(kMaxTextBytes) + " can be encoded at once");
@@ -86,7 +96,7 @@ Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool
   const std::size_t broken = find_invalid_utf8(text);
   if (broken != std::string_view::npos) return invalid("text is not UTF-8 at byte " + std::to_string(broken));
   try {
-    Encoder encoder(*model_);
+    Encoder encoder(*model_, max_ids);
     WISP_TRY(encoder.raw(text, parse_special));
     return encoder.take();
   } catch (const std::bad_alloc&) {

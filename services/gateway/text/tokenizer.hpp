@@ -25,7 +25,7 @@ class Tokenizer {
   static constexpr std::size_t kMaxMerges = std::size_t{1} << 22;
   static constexpr std::size_t kMaxTokenBytes = 4096;  // one vocabulary entry or added token
   static constexpr std::size_t kMaxAddedTokens = 65536;
-  // A text beyond this cannot fit any context; bounds the memory of one encode (~40 bytes a byte).
+  // A text beyond this cannot fit any context.
   static constexpr std::size_t kMaxTextBytes = std::size_t{16} << 20;
 
   /// Reads a whole tokenizer.json. kInvalid names the entry that is broken, kUnsupported the part that this
@@ -35,8 +35,10 @@ class Tokenizer {
   /// The ids of `text` (UTF-8; kInvalid with the byte offset otherwise). `parse_special` true turns special
   /// strings in the text into their ids; false encodes them as ordinary text, so that no control id can come
   /// out (as split_special_tokens=True does it; tokens spelt `<|...|>` that the file does not call special
-  /// are control tokens too). Other added tokens become their ids either way. Adds no BOS.
-  Result<std::vector<std::uint32_t>> encode(std::string_view text, bool parse_special) const;
+  /// are control tokens too). Other added tokens become their ids either way. Adds no BOS. kExhausted once
+  /// there are more than `max_ids`: memory and time follow the limit, not the text.
+  Result<std::vector<std::uint32_t>> encode(std::string_view text, bool parse_special,
+                                            std::size_t max_ids = kMaxTextBytes) const;
 
   /// Cuts text at the control tokens written in it, without looking at normalised forms.
   std::vector<Segment> split_control(std::string_view text) const;

@@ -144,6 +144,7 @@ Status place(TokenizerModel& model, std::uint32_t id, std::string_view bytes, st
            false, false};
   WISP_CHECK(model.bytes.size() + bytes.size() <= model.bytes.capacity());
   model.bytes.append(bytes);
+  model.longest_piece = std::max(model.longest_piece, bytes.size());
   return {};
 }
 

@@ -27,8 +27,9 @@ struct TokenizerModel {
     bool control = false;
   };
 
-  std::string bytes;          // of all pieces, one after the other; reserved once, never reallocated
-  std::vector<Piece> pieces;  // [vocab_size]
+  std::string bytes;              // of all pieces, one after the other; reserved once, never reallocated
+  std::vector<Piece> pieces;      // [vocab_size]
+  std::size_t longest_piece = 1;  // bytes
   std::unordered_map<std::string_view, std::uint32_t> by_bytes;  // the pieces that BPE may produce
   std::vector<AddedToken> added;
   std::unordered_map<std::string_view, std::uint32_t> added_ids;  // views into `added`

@@ -208,7 +208,7 @@ void FakeEngine::listen() {
   ASSERT_EQ(::dup2(listener_, service::fds::kListenUnix), service::fds::kListenUnix);
 }
 
-FakeEngine::FakeEngine(const Options& options) {
+FakeEngine::FakeEngine(const Options& options) : python_(options.python) {
   make_model();
   listen();
   at_.process = std::make_shared<service::ProcessPart>();
@@ -257,7 +257,9 @@ void FakeEngine::start_gateway() {
   thread_ = std::thread([this, &made] {
     service::StageContext ctx(at_, StageId::kGateway, epoch_);
     ctx.bind_thread();
-    auto stage = make_gateway(ctx);
+    text::TemplateHelper::Options helper;
+    helper.python = python_;
+    auto stage = make_gateway_with(ctx, helper);
     if (!stage.ok()) ADD_FAILURE() << stage.error().text;
     made = true;
     made.notify_one();

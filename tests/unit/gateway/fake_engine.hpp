@@ -58,6 +58,7 @@ class FakeEngine {
     std::uint32_t ctx = 64;
     std::uint64_t arena_bytes = 64 * 1024;
     bool logits = false;
+    std::string python = {};  ///< of the template helper; "" = the one that the build fixed
   };
   FakeEngine() : FakeEngine(Options{}) {}
   explicit FakeEngine(const Options& options);
@@ -112,6 +113,7 @@ class FakeEngine {
   int bells_[2] = {-1, -1};
   int listener_ = -1;
   std::uint32_t epoch_ = 0;
+  std::string python_;
   ring::Consumer from_gateway_;
   ring::Producer to_gateway_;
   std::thread thread_;

@@ -134,17 +134,39 @@ TEST(Http, KeepAliveExpectAndChunkedBodies) {
   EXPECT_EQ(engine.desk().get(stats::Counter::kHttpRequests), 5u);
 }
 
-TEST(Http, TooManyConnectionsAreTurnedAway) {
+TEST(Http, WhoOnlyConnectsGivesWay) {
   FakeEngine engine;
+  const std::string get = "GET /v1/models HTTP/1.1\r\nHost: x\r\n";
   std::vector<Client> idle;
-  for (int i = 0; i < 256; ++i) idle.push_back(engine.connect());
+  for (int i = 0; i < 256; ++i) {
+    idle.push_back(engine.connect());
+    // Half a request, which the gateway has seen before the next one connects.
+    if (i != 0) continue;
+    idle[0].send(get + "\r\n" + get);
+    EXPECT_EQ(idle[0].read().status, 200);
+  }
+  Client one_more = engine.connect();
+  one_more.send(get + "\r\n");
+  EXPECT_EQ(one_more.read().status, 200);
+  EXPECT_TRUE(idle[0].at_end());
+  idle.back().send(get + "Connection: close\r\n\r\n");
+  EXPECT_EQ(idle.back().read().status, 200);
+  EXPECT_TRUE(idle.back().at_end());
+}
+
+TEST(Http, TooManyBusyConnectionsAreTurnedAway) {
+  FakeEngine engine({.records = 256});
+  engine.all_ready();
+  std::vector<Client> busy;
+  for (int i = 0; i < 256; ++i) {
+    busy.push_back(engine.connect());
+    busy.back().post("/v1/completions", R"({"prompt":[5],"max_tokens":1,"stream":true})");
+    (void)engine.open_next();
+  }
   Client one_more = engine.connect();
   const Response r = one_more.read();
   EXPECT_EQ(r.status, 503);
   EXPECT_TRUE(r.complete);
-  idle.back().send("GET /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n");
-  EXPECT_EQ(idle.back().read().status, 200);
-  EXPECT_TRUE(idle.back().at_end());
 }
 
 }  // namespace

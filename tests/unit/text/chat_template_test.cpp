@@ -63,6 +63,13 @@ unsigned long ticks_of(pid_t pid) {
   return user;
 }
 
+Result<Ids> render_and_encode(const Tokenizer& tokenizer, TemplateHelper& helper, const std::string& source,
+                              const ChatInput& input, std::size_t max_ids = Tokenizer::kMaxTextBytes) {
+  auto rendered = render_chat(tokenizer, helper, source, input);
+  if (!rendered.ok()) return std::move(rendered).error();
+  return rendered->encode(max_ids);
+}
+
 class ChatTemplate : public ::testing::Test {
  protected:
   Result<Ids> ask(const ChatInput& input) {
