@@ -41,8 +41,7 @@ Result<Client::Answer> Client::call(const std::function<void(proto::LaunchReques
   for (int fd : packet.descriptors) answer.descriptors.emplace_back(fd);
   if (packet.closed) return unavailable("the launcher went away before it answered");
   try {
-    capnp::FlatArrayMessageReader reader(kj::arrayPtr(packet.words.data(), packet.words.size()),
-                                         proto::reader_options());
+    capnp::FlatArrayMessageReader reader(packet.message(), proto::reader_options());
     const auto reply = reader.getRoot<proto::LaunchReply>();
     answer.ok = reply.getOk();
     answer.text = reply.getText().cStr();

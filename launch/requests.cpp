@@ -54,8 +54,7 @@ void Supervisor::answer(int client, proto::Packet& packet) {
   std::vector<Fd> descriptors;
   for (int fd : packet.descriptors) descriptors.emplace_back(fd);
   try {
-    capnp::FlatArrayMessageReader reader(kj::arrayPtr(packet.words.data(), packet.words.size()),
-                                         proto::reader_options());
+    capnp::FlatArrayMessageReader reader(packet.message(), proto::reader_options());
     const auto request = reader.getRoot<proto::LaunchRequest>();
     switch (request.which()) {
       case proto::LaunchRequest::STATUS: {

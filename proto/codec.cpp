@@ -15,6 +15,7 @@ namespace wisp::proto {
 namespace {
 
 constexpr std::size_t kMaxDescriptors = 16;
+static_assert(sizeof(capnp::word) == sizeof(std::uint64_t) && alignof(capnp::word) <= alignof(std::uint64_t));
 
 std::string errno_text() {
   return std::strerror(errno);

@@ -21,11 +21,16 @@ plan::RunPlan read_plan(RunPlan::Reader from);
 /// Sends one message as one packet with up to 16 descriptors. Errors: kIo.
 Status send_packet(int socket, capnp::MessageBuilder& message, std::span<const int> descriptors = {});
 
-/// One received packet: words that a FlatArrayMessageReader can read, and the descriptors that came with it.
+/// One received packet: the words of a message, and the descriptors that came with it.
 struct Packet {
-  std::vector<capnp::word> words;
+  std::vector<std::uint64_t> words;
   std::vector<int> descriptors;  ///< owned by the caller; already close-on-exec
   bool closed = false;           ///< the peer is gone
+
+  /// What a FlatArrayMessageReader reads; a view into `words`.
+  kj::ArrayPtr<const capnp::word> message() const {
+    return {reinterpret_cast<const capnp::word*>(words.data()), words.size()};
+  }
 };
 /// Receives one packet. With `block` = false an empty socket gives a packet without words.
 /// Errors: kIo, kInvalid (larger than kMaxPacket or not whole words).

@@ -50,8 +50,7 @@ void arm(const Attachment& at, proto::ToStage::ArmCrash::Reader request) {
 void handle_packet(const Attachment& at, proto::Packet& packet) {
   for (int fd : packet.descriptors) ::close(fd);
   try {
-    capnp::FlatArrayMessageReader reader(kj::arrayPtr(packet.words.data(), packet.words.size()),
-                                         proto::reader_options());
+    capnp::FlatArrayMessageReader reader(packet.message(), proto::reader_options());
     const auto message = reader.getRoot<proto::ToStage>();
     if (message.isArmCrash()) arm(at, message.getArmCrash());
     if (message.isLogLevel()) set_log_level(message.getLogLevel().cStr());

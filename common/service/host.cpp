@@ -85,8 +85,7 @@ Result<Configuration> receive_configuration() {
   WISP_ASSIGN(proto::Packet packet, proto::receive_packet(fds::kControl, true));
   if (packet.closed) ::_exit(0);
   try {
-    capnp::FlatArrayMessageReader reader(kj::arrayPtr(packet.words.data(), packet.words.size()),
-                                         proto::reader_options());
+    capnp::FlatArrayMessageReader reader(packet.message(), proto::reader_options());
     const auto message = reader.getRoot<proto::ToStage>();
     if (!message.isConfigure()) return invalid("the first control message is not `configure`");
     const auto configure = message.getConfigure();

@@ -46,8 +46,7 @@ Result<RunState> RunState::open(const std::string& run_dir) {
   RunState state;
   // KJ reports malformed messages by exceptions; they end here.
   try {
-    capnp::FlatArrayMessageReader reader(kj::arrayPtr(packet.words.data(), packet.words.size()),
-                                         proto::reader_options());
+    capnp::FlatArrayMessageReader reader(packet.message(), proto::reader_options());
     const auto reply = reader.getRoot<proto::LaunchReply>();
     if (!reply.getOk()) return unavailable("the launcher says: " + std::string(reply.getText().cStr()));
     state.plan_ = proto::read_plan(reply.getPlan());
