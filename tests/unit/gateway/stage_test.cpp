@@ -440,6 +440,7 @@ TEST(Stage, FullEdgeDelaysButHttpLives) {
     clients.push_back(engine.connect());
     clients.back().post("/v1/completions", "{\"prompt\":[" + ids + "],\"max_tokens\":1,\"stream\":true}");
   }
+  while (engine.desk().get(stats::Counter::kRequests) < 3) ::poll(nullptr, 0, 1);
   Client h = engine.connect();
   h.send("GET /health HTTP/1.1\r\n\r\n");
   EXPECT_EQ(h.read().status, 200);
