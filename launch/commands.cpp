@@ -6,9 +6,9 @@
 #include <cstdio>
 
 #include "launch/client.hpp"
-#include "launch/run_dir.hpp"
 #include "launch/topology.hpp"
 #include "plan/run_plan.hpp"
+#include "service/live_runs.hpp"
 #include "shm/life.hpp"
 
 namespace wisp::launch {
@@ -23,7 +23,7 @@ int fail(const Error& e) {
 }
 
 Result<Client> connect(const std::string& run) {
-  WISP_ASSIGN(const std::string dir, find_run(run));
+  WISP_ASSIGN(const std::string dir, service::find_run(run));
   return Client::connect(dir);
 }
 

@@ -12,9 +12,9 @@
 #include "base/fd.hpp"
 #include "launch/client.hpp"
 #include "launch/commands.hpp"
-#include "launch/run_dir.hpp"
 #include "launch/topology.hpp"
 #include "service/fds.hpp"
+#include "service/live_runs.hpp"
 
 namespace wisp::launch {
 
@@ -70,7 +70,7 @@ int follow(std::uint32_t pid) {
 int debug(const DebugCommand& command) {
   auto stage = stage_named(command.stage);
   if (!stage.ok()) return fail(stage.error());
-  auto run = find_run(command.run);
+  auto run = service::find_run(command.run);
   if (!run.ok()) return fail(run.error());
   auto client = Client::connect(*run);
   if (!client.ok()) return fail(client.error());

@@ -30,9 +30,9 @@ constexpr int kFailed = 1;
 
 /// Reads a flat Cap'n Proto message until the end of the file. Errors: kIo, kInvalid.
 Result<plan::RunPlan> read_plan_from(int fd) {
-  std::vector<capnp::word> words(proto::kMaxPacket / sizeof(capnp::word));
+  proto::Packet packet{std::vector<std::uint64_t>(proto::kMaxPacket / sizeof(capnp::word)), {}, false};
   std::size_t size = 0;
-  auto* bytes = reinterpret_cast<char*>(words.data());
+  auto* bytes = reinterpret_cast<char*>(packet.words.data());
   while (size < proto::kMaxPacket) {
     const ssize_t n = ::read(fd, bytes + size, proto::kMaxPacket - size);
     if (n < 0 && errno == EINTR) continue;
@@ -45,8 +45,8 @@ Result<plan::RunPlan> read_plan_from(int fd) {
     return invalid("descriptor " + std::to_string(fd) +
                    " holds no plan; `wisp run` and `wisp serve` write it");
   try {
-    capnp::FlatArrayMessageReader reader(kj::arrayPtr(words.data(), size / sizeof(capnp::word)),
-                                         proto::reader_options());
+    packet.words.resize(size / sizeof(capnp::word));
+    capnp::FlatArrayMessageReader reader(packet.message(), proto::reader_options());
     return proto::read_plan(reader.getRoot<proto::RunPlan>());
   } catch (const kj::Exception& e) {
     return invalid(std::string("the plan was not understood: ") + e.getDescription().cStr());

@@ -8,10 +8,11 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
+
+#include "service/live_runs.hpp"
 
 namespace wisp::launch {
 
@@ -36,26 +37,6 @@ Status check_private(const std::string& path) {
                    " is not a directory that belongs to this user alone (mode 0700); remove it, or set " +
                    "XDG_RUNTIME_DIR to a directory of your own");
   return {};
-}
-
-struct flock whole_file() {
-  struct flock lock {};
-  lock.l_type = F_WRLCK;
-  lock.l_whence = SEEK_SET;
-  return lock;
-}
-
-/// Takes the lock of a run for good. The kernel frees it with the last descriptor, however its holder ends.
-bool try_lock(int fd) {
-  struct flock lock = whole_file();
-  return ::fcntl(fd, F_OFD_SETLK, &lock) == 0;
-}
-
-bool is_locked(const std::string& lock_file) {
-  Fd fd(::open(lock_file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (!fd.valid()) return false;
-  struct flock lock = whole_file();
-  return ::fcntl(fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 /// Makes the base directory and locks it against other launchers that sweep, create or remove.
@@ -87,23 +68,15 @@ void sweep(const std::string& base) {
   std::error_code ignored;
   std::vector<fs::path> dead;
   for (const auto& entry : fs::directory_iterator(base, ignored))
-    if (entry.is_directory(ignored) && !entry.is_symlink(ignored) && !is_locked(entry.path() / "lock"))
+    if (entry.is_directory(ignored) && !entry.is_symlink(ignored) && !service::is_live(entry.path()))
       dead.push_back(entry.path());
   for (const fs::path& p : dead) fs::remove_all(p, ignored);
 }
 
 }  // namespace
 
-std::string run_base() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  std::error_code ignored;
-  if (runtime != nullptr && runtime[0] == '/' && fs::is_directory(runtime, ignored))
-    return std::string(runtime) + "/wisp";
-  return "/tmp/wisp-" + std::to_string(::geteuid());
-}
-
 Result<RunDir> RunDir::create(std::uint64_t run_id) {
-  const std::string base = run_base();
+  const std::string base = service::run_base();
   WISP_ASSIGN(const Fd guard, lock_base(base));
   sweep(base);
   std::array<char, 17> name{};
@@ -111,10 +84,7 @@ Result<RunDir> RunDir::create(std::uint64_t run_id) {
   RunDir dir;
   dir.path_ = base + "/" + name.data();
   if (::mkdir(dir.path_.c_str(), 0700) != 0) return io_error("making " + dir.path_ + ": " + errno_text());
-  const std::string lock = dir.path_ + "/lock";
-  dir.lock_.reset(::open(lock.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!dir.lock_.valid() || !try_lock(dir.lock_.get()))
-    return io_error("locking " + lock + ": " + errno_text());
+  WISP_ASSIGN(dir.lock_, service::mark_live(dir.path_));
   if (::mkdir((dir.path_ + "/log").c_str(), 0700) != 0)
     return io_error("making " + dir.path_ + "/log: " + errno_text());
   return dir;
@@ -141,28 +111,6 @@ void RunDir::remove() {
   path_.clear();
   lock_.reset();
   ::rmdir(base.c_str());  // only where no other run is left
-}
-
-std::vector<std::string> live_runs() {
-  std::vector<std::string> live;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(run_base(), ignored))
-    if (is_locked(entry.path() / "lock")) live.push_back(entry.path().string());
-  return live;
-}
-
-Result<std::string> find_run(const std::string& wanted) {
-  if (!wanted.empty()) {
-    const std::string path = wanted.find('/') != std::string::npos ? wanted : run_base() + "/" + wanted;
-    if (!is_locked(path + "/lock")) return not_found("no WISP runs in " + path);
-    return path;
-  }
-  const auto live = live_runs();
-  if (live.empty()) return not_found("no WISP of this user is running; `wisp serve MODEL` starts one");
-  if (live.size() == 1) return live.front();
-  std::string text = "several are running; choose one with --run:";
-  for (const std::string& path : live) text += "\n  " + path;
-  return invalid(text);
 }
 
 }  // namespace wisp::launch

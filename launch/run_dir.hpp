@@ -1,7 +1,6 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "base/fd.hpp"
 #include "base/result.hpp"
@@ -33,16 +32,6 @@ class RunDir {
   std::string path_;
   Fd lock_;
 };
-
-/// $XDG_RUNTIME_DIR/wisp, or /tmp/wisp-<uid> where there is none.
-std::string run_base();
-
-/// Directories of this user's runs whose launcher lives. An OFD lock says so; no pid is looked at.
-std::vector<std::string> live_runs();
-
-/// `wanted` (a directory, or the name of one under run_base()), or the only live run. Errors: kNotFound,
-/// kInvalid (several: lists them).
-Result<std::string> find_run(const std::string& wanted);
 
 /// A listening TCP socket. Port 0 = any free one. Errors: kUnavailable where the port is taken; kInvalid,
 /// kIo.

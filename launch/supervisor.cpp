@@ -346,8 +346,7 @@ void Supervisor::on_stage_message(Process& p) {
   for (int fd : packet->descriptors) ::close(fd);
   if (packet->words.empty()) return;
   try {
-    capnp::FlatArrayMessageReader reader(kj::arrayPtr(packet->words.data(), packet->words.size()),
-                                         proto::reader_options());
+    capnp::FlatArrayMessageReader reader(packet->message(), proto::reader_options());
     const auto message = reader.getRoot<proto::ToLauncher>();
     if (message.isFailed()) p.failure = message.getFailed().getWhy().cStr();
   } catch (const kj::Exception& e) {

@@ -26,7 +26,7 @@ std::string shown(double v) {
 }  // namespace
 
 Result<std::string> read_text_file(const std::string& path, std::uint64_t max_bytes) {
-  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  Fd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!fd.valid()) {
     const int e = errno;
     if (e == ENOENT || e == ENOTDIR) return not_found(path + ": no such file");

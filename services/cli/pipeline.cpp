@@ -1,5 +1,6 @@
 #include "services/cli/pipeline.hpp"
 
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -16,9 +17,17 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   plan::RunOptions& o = f.options;
   c.add_option("MODEL", o.model, "Folder made by `wisp convert`")->required();
   const char* const group = "Memory and machine";
+  const CLI::Validator size(
+      [](std::string& text) {
+        const auto bytes = plan::parse_size(text);
+        if (!bytes.ok()) return bytes.error().text;
+        return std::string(*bytes == 0 ? "must be larger than 0" : "");
+      },
+      "SIZE");
   c.add_option("--ram", f.ram, "Memory for everything, as in 512M or 8G (default: 70 % of what is free)")
+      ->check(size)
       ->group(group);
-  c.add_option("--experts-ram", f.experts_ram, "Memory for experts alone")->group(group);
+  c.add_option("--experts-ram", f.experts_ram, "Memory for experts alone")->check(size)->group(group);
   c.add_option("--ctx", o.ctx, "Tokens of context (default: the model's, at most 8192)")->group(group);
   c.add_option("--parallel", o.parallel, "Requests computed at a time")->capture_default_str()->group(group);
   c.add_option("--prompt-chunk", o.prompt_chunk,
@@ -62,7 +71,16 @@ void add_sampling_flags(CLI::App& c, Sampling& s) {
   c.add_option("--min-p", s.min_p, "Leave out tokens below this share of the likeliest")
       ->check(finite)
       ->group(group);
-  c.add_option("--seed", s.seed, "Makes a drawn answer repeatable")->group(group);
+  // CLI11 takes the largest number for one that is larger.
+  const CLI::Validator word(
+      [](std::string& text) {
+        std::uint64_t n = 0;
+        const char* const end = text.data() + text.size();
+        const auto parsed = std::from_chars(text.data(), end, n);
+        return parsed.ec == std::errc{} && parsed.ptr == end ? "" : "not a whole number below 2^64: " + text;
+      },
+      "NUMBER");
+  c.add_option("--seed", s.seed, "Makes a drawn answer repeatable")->check(word)->group(group);
 }
 
 namespace {
@@ -87,12 +105,9 @@ Error not_converted(const std::string& folder) {
   return not_found(text + ".");
 }
 
-Result<std::uint64_t> size_flag(const char* flag, const std::string& text) {
-  if (text.empty()) return std::uint64_t{0};
-  auto size = plan::parse_size(text);
-  if (!size.ok()) return std::move(size).error().within(flag);
-  if (*size == 0) return invalid(std::string(flag) + " must be larger than 0");
-  return size;
+/// A flag that was checked when it was read; 0 where it was not given.
+std::uint64_t size_flag(const std::string& text) {
+  return text.empty() ? 0 : plan::parse_size(text).value();
 }
 
 }  // namespace
@@ -108,8 +123,8 @@ Result<OpenModel> open_model(const std::string& folder) {
 Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const PipelineFlags& flags,
                                                   Console& console, Interrupts& interrupts) {
   plan::RunOptions options = flags.options;
-  WISP_ASSIGN(options.ram, size_flag("--ram", flags.ram));
-  WISP_ASSIGN(options.experts_ram, size_flag("--experts-ram", flags.experts_ram));
+  options.ram = size_flag(flags.ram);
+  options.experts_ram = size_flag(flags.experts_ram);
   options.check_experts = !flags.no_check;
   options.text = model.has_tokenizer;
   std::error_code error;

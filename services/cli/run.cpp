@@ -1,4 +1,6 @@
+#include <charconv>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "services/cli/commands.hpp"
@@ -23,6 +25,11 @@ Result<Question> question(const RunFlags& f, const OpenModel& model) {
   if (f.ids.empty() && !model.has_tokenizer)
     return invalid(f.pipeline.options.model +
                    " has no tokenizer.json, so text cannot be asked; give --ids 1,2,3");
+  try {
+    (void)nlohmann::json(f.prompt).dump();
+  } catch (const nlohmann::json::exception& e) {
+    return invalid(std::string("the prompt of -p is not UTF-8: ") + e.what());
+  }
   Question q;
   q.model = model.manifest.name;
   q.sampling = f.sampling;
@@ -34,6 +41,22 @@ Result<Question> question(const RunFlags& f, const OpenModel& model) {
   else
     q.messages = nlohmann::ordered_json::array({{{"role", "user"}, {"content", f.prompt}}});
   return q;
+}
+
+/// Whole numbers with a comma between two; nullopt for anything else.
+std::optional<std::vector<std::uint32_t>> read_ids(const std::string& text) {
+  std::vector<std::uint32_t> ids;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (;;) {
+    std::uint32_t id = 0;
+    const auto parsed = std::from_chars(at, end, id);
+    if (parsed.ec != std::errc{}) return std::nullopt;
+    ids.push_back(id);
+    if (parsed.ptr == end) return ids;
+    if (*parsed.ptr != ',') return std::nullopt;
+    at = parsed.ptr + 1;
+  }
 }
 
 std::string joined(const std::vector<std::uint32_t>& ids) {
@@ -78,8 +101,16 @@ void add_run(CLI::App& app, int& exit_code) {
   const auto f = std::make_shared<RunFlags>();
   add_pipeline_flags(*c, f->pipeline);
   CLI::Option* prompt = c->add_option("-p,--prompt", f->prompt, "What to ask");
-  CLI::Option* ids =
-      c->add_option("--ids", f->ids, "The prompt as token ids: 1,2,3")->delimiter(',')->excludes(prompt);
+  CLI::Option* ids = c->add_option_function<std::string>(
+                          "--ids",
+                          [f](const std::string& text) {
+                            auto read = read_ids(text);
+                            if (!read)
+                              throw CLI::ValidationError("--ids", "not ids like 1,2,3: \"" + text + "\"");
+                            f->ids = std::move(*read);
+                          },
+                          "The prompt as token ids: 1,2,3")
+                         ->excludes(prompt);
   c->add_flag("--raw", f->raw, "Continue the text as it is, without the model's chat form");
   c->add_option("--logits", f->logits, "Write the logits of each step to this file (raw float32 rows)");
   c->add_flag("--json", f->json, "Print the answer and its figures as one JSON line at the end");

@@ -7,8 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 
 #include "proto/codec.hpp"
 #include "services/cli/http_client.hpp"
@@ -108,26 +106,6 @@ std::optional<std::string> RunState::given_up() const {
            " has been given up: " + std::string(reason, strnlen(reason, sizeof life().give_up_reason));
   }
   return std::nullopt;
-}
-
-std::vector<std::string> run_dirs() {
-  namespace fs = std::filesystem;
-  std::vector<fs::path> roots{"/tmp/wisp-" + std::to_string(::getuid())};
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime != '\0')
-    roots.insert(roots.begin(), fs::path(runtime) / "wisp");
-  std::vector<std::pair<fs::file_time_type, std::string>> found;
-  for (const fs::path& root : roots) {
-    std::error_code error;
-    for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
-      std::error_code ignored;
-      if (fs::exists(it->path() / "control", ignored))
-        found.emplace_back(fs::last_write_time(it->path(), ignored), it->path().string());
-    }
-  }
-  std::sort(found.begin(), found.end(), std::greater<>());
-  std::vector<std::string> names;
-  for (auto& [time, name] : found) names.push_back(std::move(name));
-  return names;
 }
 
 }  // namespace wisp::cli

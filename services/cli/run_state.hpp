@@ -47,7 +47,4 @@ class RunState {
   shm::Mapping journal_;
 };
 
-/// Run folders of this user, newest first.
-std::vector<std::string> run_dirs();
-
 }  // namespace wisp::cli

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "service/live_runs.hpp"
 #include "services/cli/commands.hpp"
 #include "services/cli/interrupt.hpp"
 #include "services/cli/pipeline.hpp"
@@ -20,27 +21,9 @@ struct StatFlags {
   bool json = false;
 };
 
-/// The run that is meant: the named one, or the only one that lives.
-Result<RunState> find(const std::string& named) {
-  if (!named.empty()) return RunState::open(named);
-  std::vector<std::string> live;
-  std::optional<RunState> found;
-  for (const std::string& dir : run_dirs()) {
-    auto state = RunState::open(dir);
-    if (!state.ok()) continue;
-    live.push_back(dir);
-    if (!found) found = std::move(*state);
-  }
-  if (!found) return not_found("no pipeline of yours is running; `wisp serve MODEL` starts one");
-  if (live.size() == 1) return std::move(*found);
-  std::string text = "several pipelines run; name one:";
-  for (const std::string& dir : live) text += "\n    wisp stat --run " + dir;
-  return invalid(text);
-}
-
 Status show(const StatFlags& f) {
-  WISP_ASSIGN(RunState state, find(f.run));
-  const std::string run_dir = state.plan().run_dir.empty() ? f.run : state.plan().run_dir;
+  WISP_ASSIGN(const std::string run_dir, service::find_run(f.run));
+  WISP_ASSIGN(RunState state, RunState::open(run_dir));
   const bool screen = f.watch && !f.json && ::isatty(STDOUT_FILENO) == 1;
   Interrupts interrupts;
   while (true) {

@@ -30,8 +30,7 @@ TEST(Codec, PlanSurvivesTheWire) {
   ASSERT_TRUE(send_packet(p.theirs.get(), message).ok());
   auto packet = receive_packet(p.ours.get(), true);
   ASSERT_TRUE(packet.ok());
-  capnp::FlatArrayMessageReader reader(kj::arrayPtr(packet->words.data(), packet->words.size()),
-                                       reader_options());
+  capnp::FlatArrayMessageReader reader(packet->message(), reader_options());
   const plan::RunPlan back = read_plan(reader.getRoot<RunPlan>());
   EXPECT_EQ(back.options.model, plan.options.model);
   EXPECT_EQ(back.options.port, -1);

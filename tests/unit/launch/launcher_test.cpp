@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launch/spawn.hpp"
+#include "service/live_runs.hpp"
 #include "toy_run.hpp"
 
 /// The real program wisp-launch over toy stages.
@@ -154,12 +155,12 @@ TEST(Launcher, KilledTakesEveryStageAlongEvenAStoppedOne) {
   launcher.child.signal(SIGKILL);
   reap(launcher.child);
   for (const Fd& s : stages) wait_for_end(s);
-  EXPECT_TRUE(live_runs().empty());
+  EXPECT_TRUE(wisp::service::live_runs().empty());
   auto next = RunDir::create(5);
   ASSERT_TRUE(next.ok());
-  EXPECT_EQ(
-      std::distance(std::filesystem::directory_iterator(run_base()), std::filesystem::directory_iterator()),
-      1)
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(wisp::service::run_base()),
+                          std::filesystem::directory_iterator()),
+            1)
       << "what the dead launcher left is removed by the next";
 }
 

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "service/live_runs.hpp"
 #include "toy_run.hpp"
 
 namespace wisp::launch::test {
@@ -21,34 +22,34 @@ TEST(RunDir, IsPrivateLockedAndRemoved) {
     struct stat st {};
     ASSERT_EQ(::stat(dir->path().c_str(), &st), 0);
     EXPECT_EQ(st.st_mode & 0777, 0700u);
-    EXPECT_EQ(live_runs(), std::vector<std::string>{dir->path()});
-    auto found = find_run("");
+    EXPECT_EQ(wisp::service::live_runs(), std::vector<std::string>{dir->path()});
+    auto found = wisp::service::find_run("");
     ASSERT_TRUE(found.ok());
     EXPECT_EQ(*found, dir->path());
   }
   EXPECT_TRUE(runtime.entries().empty());
-  EXPECT_FALSE(find_run("").ok());
+  EXPECT_FALSE(wisp::service::find_run("").ok());
 }
 
 TEST(RunDir, SweepsTheDeadAndLeavesTheLiving) {
   const PrivateRuntimeDir runtime;
   auto living = RunDir::create(1);
   ASSERT_TRUE(living.ok());
-  const fs::path dead = fs::path(run_base()) / "dead";
+  const fs::path dead = fs::path(wisp::service::run_base()) / "dead";
   fs::create_directories(dead / "log");
   auto second = RunDir::create(2);
   ASSERT_TRUE(second.ok());
   EXPECT_FALSE(fs::exists(dead));
   EXPECT_TRUE(fs::exists(living->path()));
-  auto found = find_run("");
+  auto found = wisp::service::find_run("");
   ASSERT_FALSE(found.ok());
   EXPECT_NE(found.error().text.find("--run"), std::string::npos);
 }
 
 TEST(RunDir, RefusesABaseThatOthersCanEnter) {
   const PrivateRuntimeDir runtime;
-  fs::create_directory(run_base());
-  fs::permissions(run_base(), fs::perms::all);
+  fs::create_directory(wisp::service::run_base());
+  fs::permissions(wisp::service::run_base(), fs::perms::all);
   auto dir = RunDir::create(1);
   ASSERT_FALSE(dir.ok());
   EXPECT_EQ(dir.error().code, ErrorCode::kInvalid);

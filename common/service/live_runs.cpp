@@ -1,0 +1,72 @@
+#include "service/live_runs.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+namespace wisp::service {
+
+namespace fs = std::filesystem;
+
+namespace {
+struct flock whole_file() {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+}  // namespace
+
+std::string run_base() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  std::error_code ignored;
+  if (runtime != nullptr && runtime[0] == '/' && fs::is_directory(runtime, ignored))
+    return std::string(runtime) + "/wisp";
+  return "/tmp/wisp-" + std::to_string(::geteuid());
+}
+
+Result<Fd> mark_live(const std::string& dir) {
+  const std::string path = dir + "/lock";
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  struct flock lock = whole_file();
+  if (!fd.valid() || ::fcntl(fd.get(), F_OFD_SETLK, &lock) != 0)
+    return io_error("locking " + path + ": " + std::strerror(errno));
+  return fd;
+}
+
+bool is_live(const std::string& dir) {
+  const Fd fd(::open((dir + "/lock").c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (!fd.valid()) return false;
+  struct flock lock = whole_file();
+  return ::fcntl(fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+std::vector<std::string> live_runs() {
+  std::vector<std::string> live;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(run_base(), ignored))
+    if (is_live(entry.path())) live.push_back(entry.path().string());
+  return live;
+}
+
+Result<std::string> find_run(const std::string& wanted) {
+  if (!wanted.empty()) {
+    const std::string path = wanted.find('/') != std::string::npos ? wanted : run_base() + "/" + wanted;
+    if (!is_live(path)) return not_found("no WISP runs in " + path);
+    return path;
+  }
+  const auto live = live_runs();
+  if (live.empty())
+    return not_found("no WISP of this user is running (none in " + run_base() +
+                     "); `wisp serve MODEL` starts one");
+  if (live.size() == 1) return live.front();
+  std::string text = "several are running; choose one with --run:";
+  for (const std::string& path : live) text += "\n  " + path;
+  return invalid(text);
+}
+
+}  // namespace wisp::service
