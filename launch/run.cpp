@@ -112,6 +112,7 @@ Fd stop_signals(bool has_parent) {
 }
 
 Result<std::unique_ptr<Supervisor>> make_supervisor(const RunCommand& command, Announcer& announcer) {
+  WISP_TRY(allow_descriptors());
   SupervisorOptions options;
   WISP_ASSIGN(options.plan, read_plan_from(command.plan_fd));
   WISP_TRY(check_plan(options.plan));

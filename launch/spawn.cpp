@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -69,6 +70,17 @@ class SpawnState {
 };
 
 }  // namespace
+
+Status allow_descriptors() {
+  // A stage's grants, moved out of the way, beside everything that the launcher itself holds.
+  constexpr rlim_t kNeeded = kSafeNumber + 120;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kNeeded) return {};
+  limit.rlim_cur = std::min<rlim_t>(kNeeded, limit.rlim_max);
+  if (limit.rlim_cur >= kNeeded && ::setrlimit(RLIMIT_NOFILE, &limit) == 0) return {};
+  return unavailable("only " + std::to_string(limit.rlim_max) + " files may be open at a time, " +
+                     std::to_string(kNeeded) + " are needed; raise the limit (ulimit -Hn)");
+}
 
 void Child::signal(int number) const {
   if (pidfd.valid()) ::syscall(SYS_pidfd_send_signal, pidfd.get(), number, nullptr, 0);

@@ -35,6 +35,10 @@ struct Child {
 /// but those granted (all others must be close-on-exec). Errors: kNotFound (no such program), kIo.
 Result<Child> spawn(const SpawnRequest& request);
 
+/// Makes room for the descriptors of a run: raises the soft limit as far as it may. Errors: kUnavailable
+/// where the hard limit is too low.
+Status allow_descriptors();
+
 /// Waits for a child that its pidfd reports as ended. Returns the wait status.
 int reap(Child& child);
 

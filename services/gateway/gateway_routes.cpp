@@ -70,6 +70,10 @@ void Gateway::on_request(const std::shared_ptr<Session>& session, HttpRequest re
         *session,
         {405, request.path + " answers " + std::string(route->method) + " only", "", "method_not_allowed", 0},
         "Allow: " + std::string(route->method) + "\r\n");
+  // Browsers send simple requests without asking, and any page could spend this machine's time.
+  if (request.foreign_page && request.method == "POST")
+    return reply_error(*session,
+                       {403, "a page of another site may not ask this server", "", "cross_site", 0});
   try {
     if (route->path == "/health") return answer_health(*session);
     if (route->method == "GET") return answer_models(*session, request.path);

@@ -101,6 +101,10 @@ void Session::dispatch() {
   r.body = std::move(message.body());
   r.last_event_id = header_of(message, "Last-Event-ID");
   r.default_max_all = header_of(message, "X-Wisp-Default-Max") == "all";
+  // A browser names the page's site; only a page of our own could name the host that it asks.
+  const std::string origin = header_of(message, "Origin");
+  r.foreign_page = !origin.empty() && origin != "http://" + header_of(message, "Host") &&
+                   origin != "https://" + header_of(message, "Host");
   watch();
   handler_.on_request(shared_from_this(), std::move(r));
 }

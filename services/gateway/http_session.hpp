@@ -26,6 +26,7 @@ struct HttpRequest {
   std::string body;
   std::string last_event_id;  ///< "" = not given
   bool default_max_all = false;
+  bool foreign_page = false;  ///< a browser sent it for a page of another site
 };
 
 struct HttpReply {

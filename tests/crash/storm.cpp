@@ -170,9 +170,9 @@ class Storm {
 
 int main(int argc, char** argv) {
   wisp::crash::Options o;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string flag = argv[i];
-    const std::uint64_t value = std::strtoull(argv[i + 1], nullptr, 10);
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = i + 1 < argc ? argv[i] : "";
+    const std::uint64_t value = flag.empty() ? 0 : std::strtoull(argv[i + 1], nullptr, 10);
     if (flag == "--kills")
       o.kills = value;
     else if (flag == "--seed")

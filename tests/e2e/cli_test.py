@@ -1,6 +1,7 @@
 """`wisp run`, `chat`, `stat` and friends as a person meets them."""
 import json
 import os
+import resource
 import signal
 import subprocess
 import unittest
@@ -77,6 +78,27 @@ class Run(unittest.TestCase):
                 p = wisp("run", model(), "-p", "hi", flag, value, check=False)
                 self.assertEqual(p.returncode, 2, (flag, value))
                 self.assertIn("not a number", p.stderr)
+        for flag, value, says in (("--ids", "", "not ids"), ("--ids", "1,,3", "not ids"), ("--ids", "1,", "not ids"),
+                                  ("--ids", "4294967296", "not ids"), ("--ram", "", "is no size"),
+                                  ("--ram", "0", "larger than 0"), ("--experts-ram", "1Q", "is no size"),
+                                  ("--seed", "18446744073709551616", "below 2^64"), ("--seed", "-1", "below 2^64")):
+            p = wisp("run", model(), *([] if flag == "--ids" else ["-p", "hi"]), flag, value, check=False)
+            self.assertEqual(p.returncode, 2, (flag, value))
+            self.assertIn(says, p.stderr)
+
+    def test_a_prompt_that_is_no_text(self):
+        p = subprocess.run([program("wisp"), "run", model(), "-p", b"\xff hi"], capture_output=True, timeout=WATCHDOG)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn(b"not UTF-8", p.stderr)
+
+    def test_few_descriptors(self):
+        def limit(soft, hard):
+            return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        out = wisp("run", model(), "-p", "What is a dog?", "-n", 2, preexec_fn=limit(64, 4096))
+        self.assertTrue(out.stdout.strip())
+        p = wisp("run", model(), "-p", "What is a dog?", check=False, preexec_fn=limit(64, 256))
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("only 256 files may be open", p.stderr)
 
     def test_logits_replace_regular_files_only(self):
         folder, link, target = temp("logits-folder"), temp("logits-link"), temp("logits-target")

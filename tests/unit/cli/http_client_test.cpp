@@ -105,6 +105,15 @@ TEST(HttpClient, PassesRefusalsOn) {
   EXPECT_EQ(o.end.error().text, "the prompt is empty");
 }
 
+TEST(HttpClient, ARemovedSocketIsNoDeath) {
+  StreamRequest request{"/nonexistent/http.sock", "/v1/chat/completions", "{}", {}};
+  const auto end = stream(request, {}, {});
+  ASSERT_FALSE(end.ok());
+  EXPECT_EQ(end.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(end.error().text.find("/nonexistent/http.sock was removed"), std::string::npos)
+      << end.error().text;
+}
+
 TEST(HttpClient, EndsWhenTheLauncherIsGone) {
   ScriptedServer server({kHead + event(0, "a")});
   StreamWorld world;

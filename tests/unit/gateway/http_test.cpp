@@ -98,6 +98,20 @@ TEST(Http, MalformedRequests) {
   EXPECT_EQ(get(engine, "/v1/models").status, 200);
 }
 
+TEST(Http, PagesOfOtherSitesAreRefused) {
+  FakeEngine engine;
+  const auto status = [&](const std::string& headers) {
+    Client c = engine.connect();
+    c.send("POST /v1/completions HTTP/1.1\r\nHost: localhost:8080\r\n" + headers +
+           "Content-Length: 2\r\n\r\n{}");
+    return c.read().status;
+  };
+  EXPECT_EQ(status("Origin: http://evil.example\r\n"), 403);
+  EXPECT_EQ(status("Origin: null\r\n"), 403);
+  EXPECT_EQ(status("Origin: http://localhost:8080\r\n"), 400);
+  EXPECT_EQ(status(""), 400);
+}
+
 TEST(Http, SizesAreLimited) {
   FakeEngine engine;
   Client c = engine.connect();
