@@ -1,5 +1,7 @@
 #include "model/convert_plan.hpp"
 
+#include <xxhash.h>
+
 #include <filesystem>
 
 #include "model/family.hpp"
@@ -72,6 +74,8 @@ Result<ConvertPlan> plan_conversion(const std::string& folder) {
   if (!path.has_filename()) path = path.parent_path();
   plan.manifest.name = path.filename().string();
   plan.manifest.generation = plan.config.generation;
+  for (const auto& [name, text] : plan.texts)
+    plan.manifest.texts[name] = {text.size(), XXH3_64bits(text.data(), text.size())};
   auto checked = check_spec(plan.manifest.spec);
   if (!checked.ok()) return std::move(checked).error().within(folder + ": config.json");
   plan.layout = lay_out_folder(plan.manifest, plan.items);

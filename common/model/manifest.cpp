@@ -40,12 +40,14 @@ Result<WeightFormat> parse_format(const Fields& f) {
 }
 
 /// A file beside the manifest; a path could lead anywhere.
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos &&
+         name.find('\0') == name.npos;
+}
+
 Result<std::string> parse_file_name(const Fields& f, std::string_view key) {
   WISP_ASSIGN(std::string name, f.text(key));
-  if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos ||
-      name.find('\0') != name.npos) {
-    return f.wrong(key, "is " + printable(name) + ", which is not a file name");
-  }
+  if (!is_file_name(name)) return f.wrong(key, "is " + printable(name) + ", which is not a file name");
   return name;
 }
 
@@ -264,6 +266,21 @@ Status parse_generation(const Fields& root, Manifest& m) {
   return {};
 }
 
+Status parse_texts(const Fields& root, Manifest& m) {
+  WISP_ASSIGN(const Fields f, root.object("texts"));
+  for (const auto& [name, value] : f.json().items()) {
+    if (!is_file_name(name) || !value.is_object())
+      return f.wrong(printable(name), "is not a file with its size and checksum");
+    const Fields entry(value, f.where() + ": " + printable(name));
+    TextFile t;
+    WISP_ASSIGN(t.bytes, entry.u64("bytes", 0, std::uint64_t{1} << 40));
+    const Json* sum = entry.find("checksum");
+    WISP_ASSIGN(t.checksum, parse_hex(sum ? *sum : Json(), entry.where() + ": checksum"));
+    m.texts.emplace(name, t);
+  }
+  return {};
+}
+
 Status check_file(const std::string& folder, const std::string& file, std::uint64_t need) {
   const std::string path = folder + "/" + file;
   struct stat st {};
@@ -344,6 +361,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
   WISP_ASSIGN(const Fields spec, root.object("spec"));
   WISP_TRY(parse_spec(spec, m.spec));
   WISP_TRY(parse_generation(root, m));
+  WISP_TRY(parse_texts(root, m));
   WISP_ASSIGN(const Fields dense, root.object("dense"));
   WISP_TRY(parse_dense(dense, m));
   WISP_TRY(parse_experts(root, m));

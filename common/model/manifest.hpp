@@ -35,6 +35,12 @@ struct LayerExperts {
   std::vector<ExpertExtent> extents;  ///< [experts]
 };
 
+/// A file beside the weights: tokenizer, template, the publisher's configs.
+struct TextFile {
+  std::uint64_t bytes = 0;
+  std::uint64_t checksum = 0;  ///< xxh3-64
+};
+
 /// Sampling defaults of generation_config.json (greedy where it does not ask to sample).
 struct GenerationDefaults {
   bool sample = false;
@@ -54,7 +60,8 @@ struct Manifest {
   std::uint64_t dense_file_offset = 0;  ///< of the data section within the file, multiple of 4096
   std::uint64_t dense_bytes = 0;        ///< of the data section, multiple of 4096
   std::map<std::string, DenseTensor> dense;
-  std::vector<LayerExperts> experts;  ///< [layers]
+  std::vector<LayerExperts> experts;      ///< [layers]
+  std::map<std::string, TextFile> texts;  ///< by name; what `wisp verify` holds them against
   GenerationDefaults generation;
   std::string profile = "exact";  ///< the profile this model runs in where none is asked for
   std::uint64_t model_hash = 0;   ///< over all checksums: names the weights

@@ -80,6 +80,9 @@ std::string write_manifest(const Manifest& m) {
   s += ",\n\"model_hash\": \"" + hex(m.model_hash) + "\"";
   s += ",\n\"spec\": " + spec_json(m.spec).dump(1);
   s += ",\n\"generation\": " + text(generation_json(m.generation));
+  Json texts = Json::object();
+  for (const auto& [name, t] : m.texts) texts[name] = {{"bytes", t.bytes}, {"checksum", hex(t.checksum)}};
+  s += ",\n\"texts\": " + text(texts);
   s += ",\n\"dense\": {\"file\": " + text(m.dense_file) +
        ", \"file_offset\": " + std::to_string(m.dense_file_offset) +
        ", \"bytes\": " + std::to_string(m.dense_bytes) + ", \"tensors\": {";

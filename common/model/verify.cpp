@@ -1,6 +1,7 @@
 #include "model/verify.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include <cerrno>
@@ -23,6 +24,7 @@ class Verifier {
       : folder_(folder), progress_(progress), buffer_(kChunk) {
     for (const auto& [name, t] : m.dense) total_ += t.bytes;
     total_ += m.spec.expert.payload * m.spec.expert_count();
+    for (const auto& [name, t] : m.texts) total_ += t.bytes;
   }
 
   void open(const std::string& file) {
@@ -48,17 +50,27 @@ class Verifier {
       }
       if (why.empty() && XXH3_64bits_digest(hash.get()) != checksum) why = "the checksum differs";
     }
-    if (!why.empty()) {
-      ++report.bad_count;
-      if (report.bad.size() < kShown) report.bad.push_back({what, file_, offset, bytes, why});
-    }
+    if (!why.empty()) add_bad({what, file_, offset, bytes, why});
     report.bytes += bytes;
     if (progress_) progress_(report.bytes, total_);
+  }
+
+  /// The open file has `bytes` and no more.
+  void ends_at(std::uint64_t bytes) {
+    struct stat st {};
+    if (!fd_.valid() || ::fstat(fd_.get(), &st) != 0) return;  // told by check()
+    const auto size = static_cast<std::uint64_t>(st.st_size);
+    if (size > bytes) add_bad({"text", file_, bytes, size - bytes, "more bytes than were written"});
   }
 
   VerifyReport report;
 
  private:
+  void add_bad(BadPart bad) {
+    ++report.bad_count;
+    if (report.bad.size() < kShown) report.bad.push_back(std::move(bad));
+  }
+
   const std::string& folder_;
   const ProgressFn& progress_;
   std::vector<std::uint8_t> buffer_;
@@ -87,6 +99,12 @@ Result<VerifyReport> verify(const std::string& folder, const ProgressFn& progres
       v.check(what, experts.extents[e].offset, m.spec.expert.payload, experts.extents[e].checksum);
       ++v.report.experts;
     }
+  }
+  for (const auto& [name, t] : m.texts) {
+    v.open(name);
+    v.check("text", 0, t.bytes, t.checksum);
+    v.ends_at(t.bytes);
+    ++v.report.texts;
   }
   v.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return std::move(v.report);

@@ -26,9 +26,10 @@ int run(const std::string& folder) {
   }
   const auto more = report->bad_count - report->bad.size();
   if (more != 0) std::fprintf(stderr, "bad: and %llu more\n", static_cast<unsigned long long>(more));
-  std::printf("%s: %llu experts and %llu dense tensors, %s read in %.1f s: ", folder.c_str(),
+  std::printf("%s: %llu experts, %llu dense tensors and %llu texts, %s read in %.1f s: ", folder.c_str(),
               static_cast<unsigned long long>(report->experts),
               static_cast<unsigned long long>(report->dense_tensors),
+              static_cast<unsigned long long>(report->texts),
               show_bytes(static_cast<double>(report->bytes)).c_str(), report->seconds);
   if (report->bad_count == 0)
     std::puts("all good");
@@ -40,7 +41,7 @@ int run(const std::string& folder) {
 }  // namespace
 
 void add_verify(CLI::App& app, int& exit_code) {
-  CLI::App* sub = app.add_subcommand("verify", "Check every expert and dense tensor of a model folder");
+  CLI::App* sub = app.add_subcommand("verify", "Check every weight and every text of a model folder");
   const auto folder = std::make_shared<std::string>();
   sub->add_option("MODEL", *folder, "The model folder")->required();
   sub->callback([folder, &exit_code] { exit_code = run(*folder); });

@@ -2,6 +2,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import unittest
@@ -156,6 +157,23 @@ class Verify(unittest.TestCase):
         p = wisp("verify", broken, check=False)
         self.assertNotEqual(p.returncode, 0)
         self.assertIn(victim, p.stdout + p.stderr)
+
+    def test_finds_changed_texts(self):
+        broken = temp("texts")
+        shutil.copytree(model(), broken)
+        with open(os.path.join(broken, "tokenizer.json"), "r+b") as f:
+            f.seek(5000)
+            byte = f.read(1)
+            f.seek(-1, 1)
+            f.write(bytes([byte[0] ^ 1]))
+        with open(os.path.join(broken, "chat_template.jinja"), "a") as f:
+            f.write("more")
+        p = wisp("verify", broken, check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("tokenizer.json, bytes 0 to", p.stderr)
+        self.assertIn("chat_template.jinja, bytes", p.stderr)
+        self.assertIn("more bytes than were written", p.stderr)
+        self.assertIn("2 bad", p.stdout)
 
 
 if __name__ == "__main__":

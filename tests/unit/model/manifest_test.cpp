@@ -97,6 +97,10 @@ TEST_F(ManifestTest, LiesAreRefusedByName) {
   expect_refused("/spec/expert/down/format", "int3", {"format int3"});
   expect_refused("/spec/layers/0", "dense", {"layers"});
   expect_refused("/spec/layers/0", 48, {"layers.0.ffn.gate is missing"});
+  expect_refused("/texts", {{"../secret", {{"bytes", 1}}}}, {"../secret", "not a file"});
+  expect_refused("/texts", {{"a", {{"bytes", 1}, {"checksum", "0"}}}},
+                 {"texts", "a: checksum", "16 hex digits"});
+  expect_refused("/texts", {{"a", {{"bytes", -1}}}}, {"bytes"});
   expect_refused("/dense/file", "../secret", {"not a file name"});
   expect_refused("/dense/file_offset", 100, {"file_offset"});
   expect_refused("/dense/tensors/embed/rows", 41, {"embed", "41 x 64", "40 x 64"});
