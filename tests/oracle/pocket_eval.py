@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import transformers
 
-from qwen3_moe import load_exact, run
+from oracle import load_exact, prepare, run
 
 
 def read_ids(args):
@@ -50,9 +50,7 @@ def main():
     args = ap.parse_args()
     if not args.ids and not os.path.exists(args.out):
         ap.error("--ids is needed where the output file does not exist yet")
-    torch.set_num_threads(1)  # one summation order, whatever the machine has
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    prepare()
     lines = read_ids(args)
     model = load_exact(args.model)
     scored = [score(model, ids) for ids in lines]

@@ -1,0 +1,92 @@
+"""Random weights under their published names, and the building blocks that the families share.
+
+The spreads are much larger than a fresh model's (0.02), so that routing and attention are peaky, norm weights and
+biases matter, and a mistake anywhere moves the logits far beyond rounding.
+"""
+import numpy as np
+import torch
+
+
+class Weights:
+    """Float32 tensors in the order they are drawn."""
+
+    def __init__(self, cfg, rng):
+        self.cfg, self.rng, self.tensors = cfg, rng, {}
+
+    def normal(self, name, shape, std, mean=0.0):
+        values = (mean + std * self.rng.standard_normal(shape)).astype(np.float32)
+        self.tensors[name] = torch.from_numpy(values)
+
+    def linear(self, name, rows, cols, gain=1.0, bias=False):
+        self.normal(name + ".weight", (rows, cols), gain / cols ** 0.5)
+        if bias:
+            self.normal(name + ".bias", (rows,), 0.5)
+
+    def norm(self, name, width):
+        self.normal(name + ".weight", (width,), 0.3, 1.0)
+
+
+def decoder(cfg, rng, attention, feed_forward, mtp=False):
+    """The skeleton of every family; attention(w, prefix, layer) and feed_forward(w, prefix, layer) draw the rest."""
+    w, hidden = Weights(cfg, rng), cfg["hidden_size"]
+
+    def block(p, layer):
+        w.norm(p + "input_layernorm", hidden)
+        attention(w, p, layer)
+        w.norm(p + "post_attention_layernorm", hidden)
+        feed_forward(w, p, layer)
+
+    # A tied matrix is embedding and head at once: 0.5 keeps the logits in the range of the untied cases.
+    tied = cfg["tie_word_embeddings"]
+    w.normal("model.embed_tokens.weight", (cfg["vocab_size"], hidden), 0.5 if tied else 1.0)
+    layers = cfg["num_hidden_layers"]
+    for i in range(layers):
+        block(f"model.layers.{i}.", i)
+    w.norm("model.norm", hidden)
+    if not tied:
+        w.linear("lm_head", cfg["vocab_size"], hidden, 3.0)
+    if mtp:  # the layer that predicts the token after the next, which only speculative decoding uses
+        p = f"model.layers.{layers}."
+        w.norm(p + "enorm", hidden)
+        w.norm(p + "hnorm", hidden)
+        w.linear(p + "eh_proj", hidden, 2 * hidden)
+        block(p, layers)
+        w.norm(p + "shared_head.norm", hidden)
+        w.tensors[p + "shared_head.head.weight"] = w.tensors["lm_head.weight"].clone()
+        w.tensors[p + "embed_tokens.weight"] = w.tensors["model.embed_tokens.weight"].clone()
+    return w.tensors
+
+
+# --- attention -------------------------------------------------------------------------------------------------
+
+def grouped_query(w, p, bias="", norm=None):
+    """q, k, v, o with biases on those in `bias`; q and k normalised by "head", as a "whole" vector, or not."""
+    cfg = w.cfg
+    hidden, heads, kv = (cfg[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
+    d = cfg.get("head_dim") or hidden // heads
+    sharp = 1.0 if norm else 1.5
+    w.linear(p + "self_attn.q_proj", heads * d, hidden, sharp, "q" in bias)
+    w.linear(p + "self_attn.k_proj", kv * d, hidden, sharp, "k" in bias)
+    w.linear(p + "self_attn.v_proj", kv * d, hidden, 1.0, "v" in bias)
+    w.linear(p + "self_attn.o_proj", hidden, heads * d, 1.5, "o" in bias)
+    if norm:  # then the sharpness can only come from these weights
+        q, k = (d, d) if norm == "head" else (heads * d, kv * d)
+        w.normal(p + "self_attn.q_norm.weight", (q,), 0.5, 1.4)
+        w.normal(p + "self_attn.k_norm.weight", (k,), 0.5, 1.4)
+
+
+# --- feed-forward ----------------------------------------------------------------------------------------------
+
+def glu(w, p, width, names=("gate_proj", "up_proj", "down_proj")):
+    hidden = w.cfg["hidden_size"]
+    gate, up, down = names
+    w.linear(p + gate, width, hidden, 1.5)
+    w.linear(p + up, width, hidden, 1.5)
+    w.linear(p + down, hidden, width, 1.5)
+
+
+def experts(w, p, count, width, names=("gate_proj", "up_proj", "down_proj")):
+    """The router and the routed experts of one layer."""
+    w.linear(p + "gate", count, w.cfg["hidden_size"], 2.0)
+    for e in range(count):
+        glu(w, f"{p}experts.{e}.", width, names)
