@@ -22,7 +22,7 @@ from safetensors import safe_open
 
 import oracle
 
-FAMILIES = ["qwen3_moe"]
+FAMILIES = ["qwen3_moe", "mixtral"]
 ROUNDING = 1e-5  # of the largest magnitude in the tensor
 
 
