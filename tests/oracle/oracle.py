@@ -132,7 +132,7 @@ def build(folder, family, case, seed):
     # RandomState's stream is frozen for good by NumPy's policy, unlike the newer generators' and torch's.
     rng = np.random.RandomState(seed)
     ids = random_ids(cfg, case["positions"], rng)
-    tensors = family.weights(cfg, rng)
+    tensors = family.weights(cfg, rng, **case.get("weights", {}))
     if case.get("int4"):
         tensors = pack_experts(tensors)
     stored = DTYPES[cfg.get("torch_dtype", "bfloat16")]

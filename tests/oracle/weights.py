@@ -85,8 +85,21 @@ def glu(w, p, width, names=("gate_proj", "up_proj", "down_proj")):
     w.linear(p + down, hidden, width, 1.5)
 
 
-def experts(w, p, count, width, names=("gate_proj", "up_proj", "down_proj")):
+def experts(w, p, count, width, names=("gate_proj", "up_proj", "down_proj"), selection_bias=False):
     """The router and the routed experts of one layer."""
     w.linear(p + "gate", count, w.cfg["hidden_size"], 2.0)
+    if selection_bias:  # all distinct, and as wide as the scores they are added to
+        values = np.linspace(-0.3, 0.3, count)[w.rng.permutation(count)] + w.rng.uniform(-0.01, 0.01, count)
+        w.tensors[p + "gate.e_score_correction_bias"] = torch.from_numpy(values.astype(np.float32))
     for e in range(count):
         glu(w, f"{p}experts.{e}.", width, names)
+
+
+def sigmoid_moe(w, p, layer):
+    """Dense in the first layers; then a router with a selection bias, routed and shared experts."""
+    cfg = w.cfg
+    if layer < cfg["first_k_dense_replace"]:
+        glu(w, p + "mlp.", cfg["intermediate_size"])
+        return
+    experts(w, p + "mlp.", cfg["n_routed_experts"], cfg["moe_intermediate_size"], selection_bias=True)
+    glu(w, p + "mlp.shared_experts.", cfg["moe_intermediate_size"] * cfg["n_shared_experts"])
