@@ -22,7 +22,7 @@ from safetensors import safe_open
 
 import oracle
 
-FAMILIES = ["qwen3_moe", "mixtral", "qwen2_moe", "olmoe", "glm4_moe", "gpt_oss"]
+FAMILIES = ["qwen3_moe", "mixtral", "qwen2_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v3"]
 ROUNDING = 1e-5  # of the largest magnitude in the tensor
 
 

@@ -75,6 +75,25 @@ def grouped_query(w, p, bias="", norm=None):
         w.normal(p + "self_attn.k_norm.weight", (k,), 0.5, 1.4)
 
 
+def latent(w, p, layer=None):
+    """Multi-head latent attention; without q_lora_rank the queries come from one projection."""
+    cfg, a = w.cfg, p + "self_attn."
+    hidden, heads, rank, query_rank = (cfg[k] for k in ("hidden_size", "num_attention_heads", "kv_lora_rank",
+                                                        "q_lora_rank"))
+    nope, rope, value = (cfg[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    bias = cfg["attention_bias"]
+    if query_rank:
+        w.linear(a + "q_a_proj", query_rank, hidden, 1.0, bias)
+        w.norm(a + "q_a_layernorm", query_rank)
+        w.linear(a + "q_b_proj", heads * (nope + rope), query_rank, 1.5)
+    else:
+        w.linear(a + "q_proj", heads * (nope + rope), hidden, 1.5)
+    w.linear(a + "kv_a_proj_with_mqa", rank + rope, hidden, 1.0, bias)
+    w.norm(a + "kv_a_layernorm", rank)
+    w.linear(a + "kv_b_proj", heads * (nope + value), rank, 1.3)
+    w.linear(a + "o_proj", hidden, heads * value, 1.5, bias)
+
+
 # --- feed-forward ----------------------------------------------------------------------------------------------
 
 def glu(w, p, width, names=("gate_proj", "up_proj", "down_proj")):
