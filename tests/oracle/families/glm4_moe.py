@@ -33,8 +33,8 @@ CASES = {
                     torch_dtype="float32")),
     "glm4_moe_tiny_scores": dict(
         about="as in GLM-4.6 norm on q and k and biases; no partial_rotary_factor key (0.5); half of the experts "
-              "score near 1e-8 before a selection bias around 12, and are chosen: a weight must not be taken back from "
-              "the sum of score and bias, and the scores may be all that a denominator has",
+              "score near 1e-8, have a selection bias around 12 and are chosen: a weight must not be taken back "
+              "from the sum of score and bias, and the scores may be all that a denominator has",
         form="published", seed=4200, **PREFILL_AND_GREEDY, weights=dict(tiny_scores=True),
         config=dict(use_qk_norm=True, partial_rotary_factor=ABSENT, routed_scaling_factor=2.5, n_routed_experts=8,
                     num_nextn_predict_layers=0)),
@@ -52,13 +52,16 @@ def weights(cfg, rng, mtp=False, tiny_scores=False):
 
 
 def make_scores_tiny(cfg, tensors):
-    """Channel 0 of the residual is large and positive for every token; every second expert is put off by it."""
+    """Channel 0 of the residual is 8 for every token, nothing adds to it, and it puts every second expert off."""
     tensors["model.embed_tokens.weight"][:, 0] = 8.0
+    for name, t in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            t[0] = 0.0
     count = cfg["n_routed_experts"]
     for i in range(cfg["first_k_dense_replace"], cfg["num_hidden_layers"]):
         p = f"model.layers.{i}."
         tensors[p + "post_attention_layernorm.weight"][0] = 1.0
-        tensors[p + "mlp.gate.weight"][::2, 0] = -6.0
+        tensors[p + "mlp.gate.weight"][::2, 0] = -6.3 * i  # the other channels grow from layer to layer
         tensors[p + "mlp.gate.weight"][1::2, 0] = 0.0
         bias = tensors[p + "mlp.gate.e_score_correction_bias"]
         rank = bias.argsort().argsort().float() / count  # distinct, in [0, 1)

@@ -22,7 +22,8 @@ CASES = {
         form="saved", seed=3200, **PREFILL_AND_GREEDY,
         config=dict(clip_qkv=1.5, attention_bias=True, norm_topk_prob=True, hidden_size=60, num_attention_heads=6,
                     num_key_value_heads=3, num_hidden_layers=3, intermediate_size=28, num_experts=9,
-                    num_experts_per_tok=4, vocab_size=131, eos_token_id=1, tie_word_embeddings=True, torch_dtype="float32")),
+                    num_experts_per_tok=4, vocab_size=131, eos_token_id=1, tie_word_embeddings=True,
+                    torch_dtype="float32")),
 }
 
 
