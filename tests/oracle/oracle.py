@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import transformers
 from safetensors import safe_open
+from torch.overrides import TorchFunctionMode
 
 from checkpoint import pack_experts, read_checkpoint, write_checkpoint, write_json, write_tensors
 
@@ -90,16 +91,36 @@ def router_margin(router, logits, chosen):
     return margin
 
 
+class IndexScores(TorchFunctionMode):
+    """Records what an indexer of sparse attention takes its top-k of, [1, positions, positions]."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.margin, self.hooks = float("inf"), []
+        for layer in layers:
+            indexer = getattr(layer.self_attn, "indexer", None)
+            if indexer is not None:
+                self.hooks += [indexer.register_forward_pre_hook(lambda *a: self.__enter__() and None),
+                               indexer.register_forward_hook(lambda *a: self.__exit__(None, None, None))]
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.topk:
+            scores, k = args
+            self.margin = min(self.margin, margin_at(scores[0, k:], k))  # before, there is no choice
+        return func(*args, **(kwargs or {}))
+
+
 @torch.no_grad()
 def run(model, ids):
     """Logits [positions, vocab] and, per MoE layer, the chosen experts and their weights, and the smallest margin."""
+    index = IndexScores(model.model.layers)
     seen = {}
     routers = {i: router_of(layer) for i, layer in enumerate(model.model.layers) if router_of(layer) is not None}
     hooks = [r.register_forward_hook(lambda m, a, out, i=i: seen.__setitem__(i, out)) for i, r in routers.items()]
     logits = model(ids[None], use_cache=False).logits[0]
-    for h in hooks:
+    for h in hooks + index.hooks:
         h.remove()
-    margin, routes = float("inf"), {}
+    margin, routes = index.margin, {}
     for i, (router_logits, weights, experts) in sorted(seen.items()):
         margin = min(margin, router_margin(routers[i], router_logits, experts))
         order = weights.sort(dim=-1, descending=True, stable=True).indices
@@ -135,7 +156,7 @@ def build(folder, family, case, seed):
     tensors = family.weights(cfg, rng, **case.get("weights", {}))
     if case.get("int4"):
         tensors = pack_experts(tensors)
-    stored = DTYPES[cfg.get("torch_dtype", "bfloat16")]
+    stored = DTYPES[cfg.get("torch_dtype") or cfg["dtype"]]
     kept = getattr(family, "FLOAT32", ())  # suffixes of tensors that publishers store in float32 whatever the rest is
     tensors = {k: t.to(stored) if t.dtype == torch.float32 and not k.endswith(kept) else t for k, t in tensors.items()}
     if case["form"] == "published":

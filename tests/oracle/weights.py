@@ -94,6 +94,18 @@ def latent(w, p, layer=None):
     w.linear(a + "o_proj", hidden, heads * value, 1.5, bias)
 
 
+def indexed(w, p, layer):
+    """Latent attention whose own indexer chooses the tokens it sees."""
+    latent(w, p)
+    cfg, a = w.cfg, p + "self_attn.indexer."
+    heads, d = cfg["index_n_heads"], cfg["index_head_dim"]
+    w.linear(a + "wq_b", heads * d, cfg["q_lora_rank"], 1.5)
+    w.linear(a + "wk", d, cfg["hidden_size"])
+    w.norm(a + "k_norm", d)
+    w.normal(a + "k_norm.bias", (d,), 0.3)
+    w.linear(a + "weights_proj", heads, cfg["hidden_size"], 1.5)
+
+
 # --- feed-forward ----------------------------------------------------------------------------------------------
 
 def glu(w, p, width, names=("gate_proj", "up_proj", "down_proj")):
@@ -115,9 +127,10 @@ def experts(w, p, count, width, names=("gate_proj", "up_proj", "down_proj"), sel
 
 
 def sigmoid_moe(w, p, layer):
-    """Dense in the first layers; then a router with a selection bias, routed and shared experts."""
+    """Dense in the first layers or where the config says; else a router with a selection bias, and shared experts."""
     cfg = w.cfg
-    if layer < cfg["first_k_dense_replace"]:
+    kinds = cfg.get("mlp_layer_types") or ["dense"] * cfg["first_k_dense_replace"]
+    if kinds[layer:layer + 1] == ["dense"]:
         glu(w, p + "mlp.", cfg["intermediate_size"])
         return
     experts(w, p + "mlp.", cfg["n_routed_experts"], cfg["moe_intermediate_size"], selection_bias=True)
