@@ -55,6 +55,7 @@ Status read_shared_numbers(Config& c) {
                                    std::to_string(kMaxHeadDim));
   }
   WISP_ASSIGN(c.norm_eps, f.number_or("rms_norm_eps", 1e-6, 0.0, 1.0));
+  WISP_ASSIGN(c.prediction_layers, f.u32_or("num_nextn_predict_layers", 0, 0, kMaxLayers));
   for (const char* key : {"hidden_act", "hidden_activation"}) {
     WISP_ASSIGN(const std::string act, f.text_or(key, "silu"));
     if (act != "silu" && act != "swish") {
@@ -250,44 +251,6 @@ Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDe
     return scaling.wrong("rope_type", "is missing beside a factor");
   }
   return r;
-}
-
-Result<std::vector<LayerSpec>> read_sparse_layers(const Config& c) {
-  const Fields f = c.fields();
-  std::vector<LayerSpec> layers(c.layers);
-  if (f.has("mlp_layer_types")) {
-    WISP_ASSIGN(const Json* list, f.array("mlp_layer_types"));
-    if (list->size() != c.layers) {
-      return f.wrong("mlp_layer_types", "has " + std::to_string(list->size()) +
-                                            " entries, num_hidden_layers is " + std::to_string(c.layers));
-    }
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      if ((*list)[i] == "dense")
-        layers[i].moe = false;
-      else if ((*list)[i] != "sparse") {
-        return unsupported(f.where() + ": mlp_layer_types " + printable((*list)[i].dump()) +
-                           " is not supported; supported: sparse, dense");
-      }
-    }
-  } else {
-    WISP_ASSIGN(const std::uint32_t step, f.u32_or("decoder_sparse_step", 1, 1, kMaxLayers));
-    for (std::uint32_t i = 0; i < c.layers; ++i) layers[i].moe = (i + 1) % step == 0;
-    if (f.has("mlp_only_layers")) {
-      WISP_ASSIGN(const Json* list, f.array("mlp_only_layers"));
-      for (const auto& v : *list) {
-        if (!v.is_number_unsigned() || v.get<std::uint64_t>() >= c.layers) {
-          return f.wrong("mlp_only_layers", "names layer " + printable(v.dump()) + ", num_hidden_layers is " +
-                                                std::to_string(c.layers));
-        }
-        layers[v.get<std::size_t>()].moe = false;
-      }
-    }
-  }
-  for (auto& l : layers) {
-    if (l.moe) continue;
-    WISP_ASSIGN(l.dense_width, f.u32("intermediate_size", 1, kMaxWidth));
-  }
-  return layers;
 }
 
 }  // namespace wisp::model

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Config {
   std::uint32_t hidden = 0, layers = 0, vocab = 0, max_positions = 0;
   std::uint32_t heads = 0, kv_heads = 0, head_dim = 0;
   double norm_eps = 1e-6;
+  std::uint32_t prediction_layers = 0;  ///< behind the last layer; not part of the forward pass
   QuantConfig quant;
   GenerationDefaults generation;
   std::optional<bool> tied;  ///< what tie_word_embeddings says; only for a note, the stored tensors decide
@@ -52,6 +54,18 @@ Result<Config> load_config(const std::string& folder);
 /// rotated.
 Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDefaults& defaults);
 
+/// Experts, experts per token and whether their weights are renormalised; `keys` name the number of experts.
+Result<RouterSpec> read_router(const Config& c, std::span<const char* const> keys, bool renormalise);
+/// The numbers that only R4 routers have: n_group, topk_group, routed_scaling_factor.
+Status read_sigmoid_router(const Config& c, RouterSpec& r);
+/// What all families copy from the config into the spec; attention by grouped queries without extras.
+ModelSpec begin_spec(const Config& c);
+
+/// kUnsupported where use_sliding_window is true: no release of the families that have the key sets it.
+Status refuse_sliding_window(const Config& c);
+
+/// Which layers are MoE where the first ones are dense: mlp_layer_types, else first_k_dense_replace.
+Result<std::vector<LayerSpec>> read_dense_first_layers(const Config& c);
 /// Which layers are MoE: mlp_layer_types, else mlp_only_layers and decoder_sparse_step. Reads
 /// intermediate_size if a layer is dense.
 Result<std::vector<LayerSpec>> read_sparse_layers(const Config& c);

@@ -57,6 +57,9 @@ class Sorter {
 
   Status sort_all() {
     for (const auto& e : plan_.checkpoint.entries()) WISP_TRY(sort(e));
+    if (skipped_ != 0)
+      plan_.notes.push_back(std::to_string(skipped_) +
+                            " tensors of the layer that predicts further tokens are left out");
     return {};
   }
 
@@ -71,10 +74,9 @@ class Sorter {
       const auto it = dense_.find(want.name);
       if (it == dense_.end()) {
         const bool bias = want.name.ends_with(".bias");
-        const std::string_view base =
-            std::string_view(want.name).substr(0, want.name.size() - (bias ? 5 : 0));
-        return not_found(plan_.checkpoint.folder() + ": tensor " + source_of(*plan_.config.family, base) +
-                         (bias ? ".bias is missing, but attention_bias is true" : ".weight is missing"));
+        return not_found(plan_.checkpoint.folder() + ": tensor " +
+                         source_of(*plan_.config.family, want.name) + " is missing" +
+                         (bias ? ", but the config says that there is such a bias" : ""));
       }
       ++taken;
       const Entry& e = *it->second;
@@ -123,6 +125,14 @@ class Sorter {
   }
 
  private:
+  /// Whether a tensor belongs to a layer behind the last one, which predicts further tokens (spec 12).
+  bool is_prediction(std::string_view name) const {
+    const std::uint32_t first = plan_.config.layers, n = plan_.config.prediction_layers;
+    for (std::uint32_t layer = first; layer < first + n; ++layer)
+      if (name.starts_with("model.layers." + std::to_string(layer) + ".")) return true;
+    return false;
+  }
+
   Error unknown(const Entry& e) const {
     return unsupported(where(plan_.checkpoint, e) + ": is not known to " + plan_.config.model_type +
                        "; nothing of a checkpoint is dropped silently");
@@ -132,7 +142,12 @@ class Sorter {
     std::string scratch;
     const std::string_view stored = e.info->name;
     const bool wrapped = plan_.config.text != plan_.config.root.get();
-    const TensorName name = split_name(wrapped ? without_wrapper(stored, scratch) : stored);
+    const std::string_view plain = wrapped ? without_wrapper(stored, scratch) : stored;
+    if (is_prediction(plain)) {
+      ++skipped_;
+      return {};
+    }
+    const TensorName name = split_name(plain);
     const auto m = match_name(*plan_.config.family, name.module);
     if (!m) return unknown(e);
     if (m->rule->role == Role::kSkip) return {};
@@ -161,7 +176,7 @@ class Sorter {
              name.kind == Kind::kShape) {
       return unsupported(where(plan_.checkpoint, e) +
                          ": a quantised dense tensor is not supported; only experts may be");
-    } else if (name.kind != Kind::kWeight)
+    } else if ((name.kind != Kind::kWeight) != m.rule->bare)
       return unknown(e);
     dense_.emplace(std::move(canonical), &e);
     return {};
@@ -311,6 +326,7 @@ class Sorter {
   ConvertPlan& plan_;
   ModelSpec& spec_;
   std::map<std::string, const Entry*> dense_;
+  std::size_t skipped_ = 0;
   std::vector<std::array<const Entry*, 2>> fused_;  ///< [layers] gate_up, down
 };
 

@@ -26,20 +26,28 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
     matrix(in_layer("attn.q"), q, m.hidden);
     matrix(in_layer("attn.k"), kv, m.hidden);
     matrix(in_layer("attn.v"), kv, m.hidden);
-    if (a.bias) {
+    if (a.qkv_bias) {
       vector(in_layer("attn.q.bias"), q);
       vector(in_layer("attn.k.bias"), kv);
       vector(in_layer("attn.v.bias"), kv);
     }
-    if (a.head_norm) {
-      vector(in_layer("attn.q_norm"), a.head_dim);
-      vector(in_layer("attn.k_norm"), a.head_dim);
+    if (a.qk_norm != QkNorm::kNone) {
+      const bool whole = a.qk_norm == QkNorm::kWhole;
+      vector(in_layer("attn.q_norm"), whole ? q : a.head_dim);
+      vector(in_layer("attn.k_norm"), whole ? kv : a.head_dim);
     }
     matrix(in_layer("attn.o"), m.hidden, q);
-    if (a.bias) vector(in_layer("attn.o.bias"), m.hidden);
+    if (a.output_bias) vector(in_layer("attn.o.bias"), m.hidden);
     vector(in_layer("ffn_norm"), m.hidden);
     if (m.layers[i].moe) {
       matrix(in_layer("router"), m.router.experts, m.hidden);
+      if (m.router.kind == RouterKind::kSigmoidTopK) vector(in_layer("router.selection"), m.router.experts);
+      if (m.shared.width != 0) {
+        matrix(in_layer("shared.gate"), m.shared.width, m.hidden);
+        matrix(in_layer("shared.up"), m.shared.width, m.hidden);
+        matrix(in_layer("shared.down"), m.hidden, m.shared.width);
+        if (m.shared.gated) matrix(in_layer("shared.mix"), 1, m.hidden);
+      }
     } else {
       matrix(in_layer("ffn.gate"), m.layers[i].dense_width, m.hidden);
       matrix(in_layer("ffn.up"), m.layers[i].dense_width, m.hidden);

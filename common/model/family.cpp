@@ -45,7 +45,8 @@ bool match(std::string_view pattern, std::string_view text, std::uint32_t& layer
 }  // namespace
 
 std::span<const Family* const> families() {
-  static const std::array<const Family*, 1> kAll{&qwen3_moe_family()};
+  static const std::array<const Family*, 5> kAll{&glm4_moe_family(), &mixtral_family(), &olmoe_family(),
+                                                 &qwen2_moe_family(), &qwen3_moe_family()};
   return kAll;
 }
 
@@ -66,9 +67,11 @@ TensorName split_name(std::string_view tensor) {
 }
 
 std::optional<NameMatch> match_name(const Family& f, std::string_view module) {
-  for (const auto& rule : f.names) {
-    NameMatch m{&rule, 0, 0};
-    if (match(rule.source, module, m.layer, m.expert)) return m;
+  for (const auto table : f.names) {
+    for (const auto& rule : table) {
+      NameMatch m{&rule, 0, 0};
+      if (match(rule.source, module, m.layer, m.expert)) return m;
+    }
   }
   return std::nullopt;
 }
@@ -88,10 +91,13 @@ std::string fill_name(std::string_view text, std::uint32_t layer, std::uint32_t 
 }
 
 std::string source_of(const Family& f, std::string_view canonical) {
-  for (const auto& rule : f.names) {
-    std::uint32_t layer = 0, expert = 0;
-    if (rule.role == Role::kDense && match(rule.canonical, canonical, layer, expert)) {
-      return fill_name(rule.source, layer);
+  const bool bias = canonical.ends_with(".bias");
+  const std::string_view base = canonical.substr(0, canonical.size() - (bias ? 5 : 0));
+  for (const auto table : f.names) {
+    for (const auto& rule : table) {
+      std::uint32_t layer = 0, expert = 0;
+      if (rule.role != Role::kDense || !match(rule.canonical, base, layer, expert)) continue;
+      return fill_name(rule.source, layer) + (bias ? ".bias" : rule.bare ? "" : ".weight");
     }
   }
   return std::string(canonical);

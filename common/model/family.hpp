@@ -28,13 +28,14 @@ struct NameRule {
   Role role = Role::kDense;
   std::string_view canonical = {};  ///< kDense: the name in the manifest, with `{L}`
   Part part = Part::kGate;          ///< experts: which matrix
+  bool bare = false;                ///< `source` is the tensor's whole name
 };
 
 /// A model family: a description, over code that all families share.
 struct Family {
   std::string_view model_type;
   std::span<const std::string_view> architectures;
-  std::span<const NameRule> names;
+  std::span<const std::span<const NameRule>> names;  ///< tables, searched one after the other
   Result<ModelSpec> (*describe)(const Config& c);
 };
 
@@ -43,6 +44,10 @@ std::span<const Family* const> families();
 const Family* find_family(std::string_view model_type);
 
 /// families/*.cpp
+const Family& glm4_moe_family();
+const Family& mixtral_family();
+const Family& olmoe_family();
+const Family& qwen2_moe_family();
 const Family& qwen3_moe_family();
 
 /// A tensor's name, cut into its module and what the last component says.
@@ -61,7 +66,7 @@ struct NameMatch {
 std::optional<NameMatch> match_name(const Family& f, std::string_view module);
 /// `text` with the numbers put in.
 std::string fill_name(std::string_view text, std::uint32_t layer, std::uint32_t expert = 0);
-/// The module that a canonical dense name (without ".bias") comes from.
+/// The tensor that a canonical dense name comes from.
 std::string source_of(const Family& f, std::string_view canonical);
 
 }  // namespace wisp::model

@@ -12,6 +12,7 @@
 #include "model/dense_plan.hpp"
 #include "model/json.hpp"
 #include "model/limits.hpp"
+#include "model/spec_json.hpp"
 
 namespace wisp::model {
 namespace {
@@ -31,14 +32,6 @@ Result<std::uint64_t> parse_hex(const Json& v, const std::string& who) {
                  " is not a checksum of 16 hex digits");
 }
 
-Result<WeightFormat> parse_format(const Fields& f) {
-  WISP_ASSIGN(const std::string text, f.text("format"));
-  for (const auto w : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kF16, WeightFormat::kInt4}) {
-    if (name_of(w) == text) return w;
-  }
-  return unsupported(f.where() + ": format " + printable(text) + " is unknown");
-}
-
 /// A file beside the manifest; a path could lead anywhere.
 bool is_file_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." && name.find('/') == name.npos &&
@@ -49,94 +42,6 @@ Result<std::string> parse_file_name(const Fields& f, std::string_view key) {
   WISP_ASSIGN(std::string name, f.text(key));
   if (!is_file_name(name)) return f.wrong(key, "is " + printable(name) + ", which is not a file name");
   return name;
-}
-
-Status parse_rope(const Fields& f, RopeSpec& r) {
-  WISP_ASSIGN(r.theta, f.number("theta", 1.0, 1e18));
-  WISP_ASSIGN(r.width, f.u32("width", 0, kMaxHeadDim));
-  WISP_ASSIGN(r.interleaved, f.boolean_or("interleaved", false));
-  if (!f.has("yarn")) return {};
-  WISP_ASSIGN(const Fields y, f.object("yarn"));
-  r.yarn.emplace();
-  WISP_ASSIGN(r.yarn->factor, y.number("factor", 0.0, 1e9));
-  WISP_ASSIGN(r.yarn->original_length, y.number("original_length", 0.0, 1e12));
-  WISP_ASSIGN(r.yarn->beta_fast, y.number("beta_fast", 0.0, 1e9));
-  WISP_ASSIGN(r.yarn->beta_slow, y.number("beta_slow", 0.0, 1e9));
-  WISP_ASSIGN(r.yarn->mscale, y.number_or("mscale", 0.0, 0.0, 1e9));
-  WISP_ASSIGN(r.yarn->mscale_all_dim, y.number_or("mscale_all_dim", 0.0, 0.0, 1e9));
-  WISP_ASSIGN(r.yarn->attention_factor, y.number_or("attention_factor", 0.0, 0.0, 1e9));
-  WISP_ASSIGN(r.yarn->truncate, y.boolean_or("truncate", true));
-  return {};
-}
-
-Status parse_layers(const Fields& f, ModelSpec& m) {
-  WISP_ASSIGN(const Json* layers, f.array("layers"));
-  if (layers->size() > kMaxLayers)
-    return f.wrong("layers", "has " + std::to_string(layers->size()) + " entries");
-  for (const auto& v : *layers) {
-    if (v == "moe") {
-      m.layers.push_back({});
-    } else if (v.is_number_unsigned() && v.get<std::uint64_t>() <= kMaxWidth) {
-      m.layers.push_back({false, v.get<std::uint32_t>()});
-    } else {
-      return f.wrong("layers", "has an entry that is neither \"moe\" nor a width");
-    }
-  }
-  return {};
-}
-
-Status parse_expert(const Fields& f, ModelSpec& m) {
-  WISP_ASSIGN(const Fields e, f.object("expert"));
-  WISP_ASSIGN(const Fields gate_up, e.object("gate_up"));
-  WISP_ASSIGN(const Fields down, e.object("down"));
-  WISP_ASSIGN(const WeightFormat gate_format, parse_format(gate_up));
-  WISP_ASSIGN(const WeightFormat down_format, parse_format(down));
-  WISP_ASSIGN(const std::uint32_t group, e.u32_or("group", 0, 0, kMaxWidth));
-  const bool coded = gate_format == WeightFormat::kInt4 || down_format == WeightFormat::kInt4;
-  if (coded != (group != 0)) return e.wrong("group", "does not go with the formats");
-  m.expert = lay_out_expert(m.hidden, m.moe_width, gate_format, down_format, group);
-  WISP_ASSIGN(const std::uint64_t payload, e.u64("payload", 0, UINT64_MAX));
-  WISP_ASSIGN(const std::uint64_t stride, e.u64("stride", 0, UINT64_MAX));
-  if (payload != m.expert.payload || stride != m.expert.stride) {
-    return e.wrong("payload", "and stride are " + std::to_string(payload) + " and " + std::to_string(stride) +
-                                  ", the shapes give " + std::to_string(m.expert.payload) + " and " +
-                                  std::to_string(m.expert.stride));
-  }
-  return {};
-}
-
-Status parse_spec(const Fields& f, ModelSpec& m) {
-  WISP_ASSIGN(m.family, f.text("family"));
-  WISP_ASSIGN(m.hidden, f.u32("hidden", 1, kMaxWidth));
-  WISP_ASSIGN(m.vocab, f.u32("vocab", 1, kMaxVocab));
-  WISP_ASSIGN(m.max_positions, f.u32("max_positions", 1, kMaxPositions));
-  WISP_ASSIGN(const double eps, f.number("norm_eps", 0.0, 1.0));
-  m.norm_eps = static_cast<float>(eps);
-  WISP_ASSIGN(m.tied_head, f.boolean("tied_head"));
-
-  WISP_ASSIGN(const Fields a, f.object("attention"));
-  WISP_ASSIGN(m.attention.heads, a.u32("heads", 1, kMaxHeads));
-  WISP_ASSIGN(m.attention.kv_heads, a.u32("kv_heads", 1, kMaxHeads));
-  WISP_ASSIGN(m.attention.head_dim, a.u32("head_dim", 1, kMaxHeadDim));
-  WISP_ASSIGN(m.attention.head_norm, a.boolean("head_norm"));
-  WISP_ASSIGN(m.attention.bias, a.boolean("bias"));
-  WISP_ASSIGN(const Fields rope, a.object("rope"));
-  WISP_TRY(parse_rope(rope, m.attention.rope));
-
-  WISP_TRY(parse_layers(f, m));
-  if (m.moe_layers() > 0) {
-    WISP_ASSIGN(m.moe_width, f.u32("moe_width", 1, kMaxWidth));
-    WISP_ASSIGN(const Fields r, f.object("router"));
-    WISP_ASSIGN(const std::string kind, r.text("kind"));
-    if (kind != "softmax_top_k") return unsupported(r.where() + ": kind " + printable(kind) + " is unknown");
-    WISP_ASSIGN(m.router.experts, r.u32("experts", 1, kMaxExperts));
-    WISP_ASSIGN(m.router.top_k, r.u32("top_k", 1, kMaxExperts));
-    WISP_ASSIGN(m.router.renormalise, r.boolean("renormalise"));
-    WISP_TRY(parse_expert(f, m));
-  }
-  auto checked = check_spec(m);
-  if (!checked.ok()) return std::move(checked).error().within(f.where());
-  return {};
 }
 
 /// One dense tensor, held against the shape that the spec asks for.

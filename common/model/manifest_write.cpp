@@ -3,6 +3,7 @@
 
 #include "model/json.hpp"
 #include "model/manifest.hpp"
+#include "model/spec_json.hpp"
 
 namespace wisp::model {
 namespace {
@@ -11,55 +12,6 @@ std::string hex(std::uint64_t n) {
   char s[17];
   std::snprintf(s, sizeof s, "%016" PRIx64, n);
   return s;
-}
-
-Json rope_json(const RopeSpec& r) {
-  Json j{{"theta", r.theta}, {"width", r.width}, {"interleaved", r.interleaved}};
-  if (r.yarn) {
-    const YarnSpec& y = *r.yarn;
-    j["yarn"] = {{"factor", y.factor},
-                 {"original_length", y.original_length},
-                 {"beta_fast", y.beta_fast},
-                 {"beta_slow", y.beta_slow},
-                 {"mscale", y.mscale},
-                 {"mscale_all_dim", y.mscale_all_dim},
-                 {"attention_factor", y.attention_factor},
-                 {"truncate", y.truncate}};
-  }
-  return j;
-}
-
-Json spec_json(const ModelSpec& m) {
-  const auto& a = m.attention;
-  Json layers = Json::array();
-  for (const auto& l : m.layers) layers.push_back(l.moe ? Json("moe") : Json(l.dense_width));
-  Json j{{"family", m.family},
-         {"hidden", m.hidden},
-         {"vocab", m.vocab},
-         {"max_positions", m.max_positions},
-         {"norm_eps", m.norm_eps},
-         {"tied_head", m.tied_head},
-         {"attention",
-          {{"heads", a.heads},
-           {"kv_heads", a.kv_heads},
-           {"head_dim", a.head_dim},
-           {"head_norm", a.head_norm},
-           {"bias", a.bias},
-           {"rope", rope_json(a.rope)}}},
-         {"layers", layers}};
-  if (m.moe_layers() == 0) return j;
-  const auto& e = m.expert;
-  j["moe_width"] = m.moe_width;
-  j["router"] = {{"kind", "softmax_top_k"},
-                 {"experts", m.router.experts},
-                 {"top_k", m.router.top_k},
-                 {"renormalise", m.router.renormalise}};
-  j["expert"] = {{"gate_up", {{"format", name_of(e.gate.format)}}},
-                 {"down", {{"format", name_of(e.down.format)}}},
-                 {"group", e.gate.group != 0 ? e.gate.group : e.down.group},
-                 {"payload", e.payload},
-                 {"stride", e.stride}};
-  return j;
 }
 
 Json generation_json(const GenerationDefaults& g) {

@@ -27,18 +27,29 @@ struct RopeSpec {
   std::optional<YarnSpec> yarn;
 };
 
+/// What of q and k is RMS-normalised before rope.
+enum class QkNorm : std::uint8_t {
+  kNone,
+  kHead,   ///< each head, one weight for all
+  kWhole,  ///< the whole vector of all heads
+};
+
 /// Grouped-query attention (spec 2.4).
 struct AttentionSpec {
   std::uint32_t heads = 0;
   std::uint32_t kv_heads = 0;
   std::uint32_t head_dim = 0;
-  bool head_norm = false;  ///< q and k RMS-normalised per head, before rope
-  bool bias = false;       ///< q, k, v, o have biases
+  QkNorm qk_norm = QkNorm::kNone;
+  float clip = 0.0f;         ///< q, k, v clamped to +-clip, after a whole norm and before rope; 0 = not
+  bool qkv_bias = false;     ///< q, k, v have biases
+  bool output_bias = false;  ///< o has one
   RopeSpec rope;
 };
 
+/// Spec 2.7.
 enum class RouterKind : std::uint8_t {
   kSoftmaxTopK,  ///< R1 / R2: softmax, top-k, renormalised or not
+  kSigmoidTopK,  ///< R4: sigmoid, top-k of score + selection bias, groups first
 };
 
 struct RouterSpec {
@@ -46,12 +57,23 @@ struct RouterSpec {
   std::uint32_t experts = 0;
   std::uint32_t top_k = 0;
   bool renormalise = true;
+  // kSigmoidTopK
+  std::uint32_t groups = 1;       ///< experts lie in this many groups of equal size
+  std::uint32_t kept_groups = 1;  ///< groups that may be chosen from
+  float scale = 1.0f;             ///< of the routed sum
+};
+
+/// An MLP that every row passes besides its routed experts; width 0 = there is none.
+struct SharedExpertSpec {
+  std::uint32_t width = 0;
+  bool gated = false;  ///< its output times sigmoid(one more product with the row)
 };
 
 /// One decoder layer: a routed mixture or a dense MLP of `dense_width`.
 struct LayerSpec {
   bool moe = true;
   std::uint32_t dense_width = 0;  ///< only for dense layers
+  std::uint32_t window = 0;       ///< a row sees so many positions, its own included; 0 = all
 };
 
 /// Where one plane of an expert lies inside its extent.
@@ -81,6 +103,7 @@ struct ModelSpec {
   std::uint32_t moe_width = 0;
   AttentionSpec attention;
   RouterSpec router;
+  SharedExpertSpec shared;  ///< of every MoE layer
   std::vector<LayerSpec> layers;
   ExpertShape expert;  ///< all zero where no layer is MoE
 

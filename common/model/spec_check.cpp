@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "model/limits.hpp"
 #include "model/manifest.hpp"
+#include "wisp/kernels/kernels.hpp"
 
 namespace wisp::model {
 namespace {
@@ -18,6 +20,7 @@ Status check_attention(const AttentionSpec& a) {
   WISP_TRY(in_range("kv_heads", a.kv_heads, 1, a.heads));
   WISP_TRY(in_range("head_dim", a.head_dim, 2, kMaxHeadDim));
   if (a.heads % a.kv_heads != 0) return invalid("heads is not a multiple of kv_heads");
+  if (!std::isfinite(a.clip) || a.clip < 0.0f) return invalid("clip is below 0");
   WISP_TRY(in_range("rope width", a.rope.width, 2, a.head_dim));
   if (a.rope.width % 2 != 0) return invalid("rope width is odd");
   if (!std::isfinite(a.rope.theta) || a.rope.theta <= 1.0) return invalid("rope theta is not above 1");
@@ -30,6 +33,21 @@ Status check_attention(const AttentionSpec& a) {
       if (!std::isfinite(d) || d < 0.0) return invalid("a yarn scale is below 0");
     }
   }
+  return {};
+}
+
+Status check_router(const RouterSpec& r) {
+  WISP_TRY(in_range("experts", r.experts, 1, kMaxExperts));
+  WISP_TRY(in_range("top_k", r.top_k, 1, r.experts));
+  if (!std::isfinite(r.scale) || r.scale <= 0.0f) return invalid("the router's scale is not above 0");
+  WISP_TRY(in_range("router groups", r.groups, 1, std::min(r.experts, kernels::kMaxRouteGroups)));
+  WISP_TRY(in_range("kept router groups", r.kept_groups, 1, r.groups));
+  if (r.groups == 1) return {};
+  if (r.experts % r.groups != 0) return invalid("experts is not a multiple of the router's groups");
+  const std::uint32_t size = r.experts / r.groups;
+  // A group is judged by its two best.
+  if (size < 2) return invalid("a router's group has fewer than two experts");
+  WISP_TRY(in_range("top_k", r.top_k, 1, std::uint64_t{size} * r.kept_groups));
   return {};
 }
 
@@ -73,8 +91,8 @@ Status check_spec(const ModelSpec& m) {
   }
   if (m.moe_layers() == 0) return {};
   WISP_TRY(in_range("moe_width", m.moe_width, 1, kMaxWidth));
-  WISP_TRY(in_range("experts", m.router.experts, 1, kMaxExperts));
-  WISP_TRY(in_range("top_k", m.router.top_k, 1, m.router.experts));
+  WISP_TRY(check_router(m.router));
+  WISP_TRY(in_range("shared expert width", m.shared.width, 0, kMaxWidth));
   WISP_TRY(in_range("experts in all layers", m.expert_count(), 1, kMaxExpertsInAll));
   return check_expert(m);
 }

@@ -139,7 +139,7 @@ Result<ModelSpec> spec_of(const SynthOptions& o) {
   m.attention.heads = o.heads.value_or(shape->heads);
   m.attention.kv_heads = o.kv_heads.value_or(shape->kv_heads);
   m.attention.head_dim = o.head_dim.value_or(shape->head_dim);
-  m.attention.head_norm = true;
+  m.attention.qk_norm = QkNorm::kHead;
   m.attention.rope.theta = 1e6;
   m.attention.rope.width = m.attention.head_dim;
   m.router.experts = o.experts.value_or(shape->experts);

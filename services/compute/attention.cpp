@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "service/crash_point.hpp"
 #include "services/compute/forward.hpp"
@@ -26,9 +28,12 @@ void Forward::attention(std::uint32_t layer, std::span<const Sequence> sequences
   linear(w.v, normed_.data(), v_rows_.data(), rows);
   const auto norm_and_rotate = [&](float* x, std::uint32_t heads, const std::vector<float>& norm,
                                    std::uint32_t pos) {
+    const std::uint32_t width = heads * a.head_dim;
+    if (a.qk_norm == model::QkNorm::kWhole) k_.rms_norm(x, norm.data(), spec_.norm_eps, width, x);
+    clip(x, width);
     for (std::uint32_t h = 0; h < heads; ++h) {
       float* head = x + std::size_t{h} * a.head_dim;
-      if (!norm.empty()) k_.rms_norm(head, norm.data(), spec_.norm_eps, a.head_dim, head);
+      if (a.qk_norm == model::QkNorm::kHead) k_.rms_norm(head, norm.data(), spec_.norm_eps, a.head_dim, head);
       kernels::apply_rope(head, rope_.table(), pos, a.rope.interleaved);
     }
   };
@@ -36,9 +41,16 @@ void Forward::attention(std::uint32_t layer, std::span<const Sequence> sequences
     norm_and_rotate(q_.data() + r * a.heads * a.head_dim, a.heads, w.q_norm, rows_[r].position);
     norm_and_rotate(k_rows_.data() + r * a.kv_heads * a.head_dim, a.kv_heads, w.k_norm, rows_[r].position);
   }
+  clip(v_rows_.data(), std::size_t{rows} * a.kv_heads * a.head_dim);
   write_kv(layer, sequences);
   attend(layer, sequences);
   linear(w.o, attn_.data(), block_.data(), rows);
+}
+
+void Forward::clip(float* x, std::size_t n) const {
+  const float limit = spec_.attention.clip;
+  if (limit == 0.0f) return;
+  for (std::size_t i = 0; i < n; ++i) x[i] = std::clamp(x[i], -limit, limit);
 }
 
 void Forward::write_kv(std::uint32_t layer, std::span<const Sequence> sequences) {
@@ -64,25 +76,36 @@ void Forward::attend(std::uint32_t layer, std::span<const Sequence> sequences) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.head_dim)));
   const std::uint32_t per_kv = a.heads / a.kv_heads;
   std::uint64_t cost = 0;
-  for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * a.heads * a.head_dim * 2;
+  const std::uint32_t window = spec_.layers[layer].window;
+  // The first position that a row sees.
+  const auto first_of = [window](std::uint32_t position) {
+    return window != 0 && position >= window ? position - window + 1 : 0;
+  };
+  for (const Row& row : rows_)
+    cost += std::uint64_t{row.position + 1 - first_of(row.position)} * a.heads * a.head_dim * 2;
   // An item is one row and one KV head: its query heads read the same pages.
   pool_.run(static_cast<std::uint32_t>(rows_.size()) * a.kv_heads, cost, [&](std::uint32_t item) {
     thread_local std::vector<float> scores;
     thread_local std::vector<const float*> keys, values;
     const std::size_t r = item / a.kv_heads;
     const std::uint32_t kv_head = item % a.kv_heads;
-    const std::uint32_t count = rows_[r].position + 1;
+    // Positions are counted from the first page that the row sees; those in it that it does not see get
+    // probability 0.
+    const std::uint32_t first = first_of(rows_[r].position), first_page = first / kernels::kPageTokens;
+    const std::uint32_t unseen = first % kernels::kPageTokens;
+    const std::uint32_t count = rows_[r].position + 1 - first_page * kernels::kPageTokens;
     const Sequence& s = sequences[rows_[r].sequence];
     keys.clear();
     values.clear();
     for (std::uint32_t p = 0; p * kernels::kPageTokens < count; ++p) {
-      keys.push_back(key_page(s.pages[p], layer, kv_head));
-      values.push_back(value_page(s.pages[p], layer, kv_head));
+      keys.push_back(key_page(s.pages[first_page + p], layer, kv_head));
+      values.push_back(value_page(s.pages[first_page + p], layer, kv_head));
     }
     scores.resize(keys.size() * kernels::kPageTokens);
     for (std::uint32_t i = 0; i < per_kv; ++i) {
       const std::size_t head = (r * a.heads + kv_head * per_kv + i) * a.head_dim;
       k_.attention_scores(q_.data() + head, keys.data(), count, a.head_dim, scale, scores.data());
+      std::fill_n(scores.begin(), unseen, -std::numeric_limits<float>::infinity());
       k_.softmax(scores.data(), count);
       k_.attention_values(scores.data(), values.data(), count, a.head_dim, attn_.data() + head);
     }

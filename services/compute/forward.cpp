@@ -16,7 +16,8 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
   const model::AttentionSpec& a = spec.attention;
   const std::size_t n = max_rows;
   std::uint32_t width = spec.moe_width;
-  for (const model::LayerSpec& l : spec.layers) width = std::max(width, l.moe ? 0u : l.dense_width);
+  for (const model::LayerSpec& l : spec.layers)
+    width = std::max(width, l.moe ? spec.shared.width : l.dense_width);
   for (auto* v : {&x_, &normed_, &block_, &gathered_}) v->resize(n * spec.hidden);
   q_.resize(n * a.heads * a.head_dim);
   attn_.resize(q_.size());
@@ -26,10 +27,12 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
   up_.resize(n * width);
   if (spec.moe_layers() == 0) return;
   router_.resize(n * spec.router.experts);
-  route_scratch_.resize(spec.router.experts);
+  route_scratch_.resize(2 * std::size_t{spec.router.experts});
   chosen_.resize(n * spec.router.top_k);
   chosen_weight_.resize(chosen_.size());
   product_.resize(chosen_.size() * spec.hidden);
+  if (spec.shared.width != 0) shared_.resize(n * spec.hidden);
+  mix_.resize(spec.shared.gated ? n : 0);
   product_of_.resize(chosen_.size());
   place_row_.resize(chosen_.size());
 }
@@ -55,7 +58,7 @@ bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts,
     if (spec_.layers[layer].moe) {
       if (!moe_ffn(layer, sequences, experts, cancelled)) return false;
     } else {
-      dense_ffn(layer);
+      mlp(layer, block_.data());
     }
     k_.add(x_.data(), block_.data(), std::size_t{rows} * spec_.hidden);
   }
@@ -88,13 +91,13 @@ void Forward::linear(const Linear& l, const float* x, float* y, std::uint32_t ro
   for (std::size_t r = 0; r < rows; ++r) k_.add(y + r * w.rows, l.bias.data(), w.rows);
 }
 
-void Forward::dense_ffn(std::uint32_t layer) {
+void Forward::mlp(std::uint32_t layer, float* y) {
   const LayerWeights& w = weights_.layers[layer];
   const auto rows = static_cast<std::uint32_t>(rows_.size());
   linear(w.gate, normed_.data(), gate_.data(), rows);
   linear(w.up, normed_.data(), up_.data(), rows);
   k_.silu_mul(gate_.data(), up_.data(), std::size_t{rows} * w.gate.weight.rows);
-  linear(w.down, gate_.data(), block_.data(), rows);
+  linear(w.down, gate_.data(), y, rows);
 }
 
 void Forward::head(std::span<Sequence> sequences) {

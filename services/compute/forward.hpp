@@ -69,12 +69,15 @@ class Forward {
   };
   void embed(std::span<const Sequence> sequences);
   void attention(std::uint32_t layer, std::span<const Sequence> sequences);
+  void clip(float* x, std::size_t n) const;
   void write_kv(std::uint32_t layer, std::span<const Sequence> sequences);
   void attend(std::uint32_t layer, std::span<const Sequence> sequences);
-  void dense_ffn(std::uint32_t layer);
+  /// y [rows, hidden] = the dense MLP, or the shared expert, of `layer`.
+  void mlp(std::uint32_t layer, float* y);
   bool moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, ExpertSource& experts,
                const std::function<bool()>& cancelled);
   void route(std::uint32_t layer, std::uint32_t rows);
+  void add_shared(std::uint32_t layer);
   void multiply_experts(std::span<const ReadyExpert> ready);
   void head(std::span<Sequence> sequences);
 
@@ -101,9 +104,11 @@ class Forward {
   std::vector<float> block_;                       ///< [rows, hidden] output of a block
   std::vector<float> gate_, up_;                   ///< [rows, width]
   std::vector<float> router_;                      ///< [rows, experts]
-  std::vector<float> route_scratch_;               ///< [experts]
+  std::vector<float> route_scratch_;               ///< [2 * experts]
   std::vector<std::uint32_t> chosen_;              ///< [rows, top_k]
   std::vector<float> chosen_weight_;               ///< [rows, top_k]
+  std::vector<float> shared_;                      ///< [rows, hidden] output of the shared expert
+  std::vector<float> mix_;                         ///< [rows] its gate
   std::vector<float> product_;                     ///< [rows * top_k, hidden], grouped by expert
   std::vector<std::uint32_t> product_of_;          ///< [rows, top_k] -> place in product_
   std::vector<float> gathered_;                    ///< [rows, hidden] inputs of experts at work

@@ -6,13 +6,21 @@ namespace wisp::compute {
 
 void Forward::route(std::uint32_t layer, std::uint32_t rows) {
   const model::RouterSpec& r = spec_.router;
-  linear(weights_.layers[layer].router, normed_.data(), router_.data(), rows);
+  const LayerWeights& w = weights_.layers[layer];
+  const kernels::RouteRule rule{r.kind == model::RouterKind::kSigmoidTopK,
+                                r.experts,
+                                r.top_k,
+                                r.renormalise,
+                                r.groups,
+                                r.kept_groups,
+                                r.scale};
+  linear(w.router, normed_.data(), router_.data(), rows);
   set_.clear();
   std::vector<std::int32_t> member_of(r.experts, -1);
   for (std::size_t row = 0; row < rows; ++row) {
     std::uint32_t* ids = chosen_.data() + row * r.top_k;
-    kernels::route_softmax_topk(router_.data() + row * r.experts, r.experts, r.top_k, r.renormalise,
-                                route_scratch_.data(), ids, chosen_weight_.data() + row * r.top_k, k_);
+    kernels::route(rule, router_.data() + row * r.experts, w.selection.data(), route_scratch_.data(), ids,
+                   chosen_weight_.data() + row * r.top_k, k_);
     for (std::uint32_t rank = 0; rank < r.top_k; ++rank) {
       std::int32_t& m = member_of[ids[rank]];
       if (m < 0) {
@@ -55,7 +63,18 @@ bool Forward::moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, Expert
       k_.accumulate(chosen_weight_[i], product_.data() + product_of_[i] * hidden,
                     block_.data() + row * hidden, hidden, rank == 0);
     }
+  if (spec_.shared.width != 0) add_shared(layer);
   return true;
+}
+
+void Forward::add_shared(std::uint32_t layer) {
+  const std::size_t rows = rows_.size(), hidden = spec_.hidden;
+  mlp(layer, shared_.data());
+  if (!spec_.shared.gated) return k_.add(block_.data(), shared_.data(), rows * hidden);
+  linear(weights_.layers[layer].mix, normed_.data(), mix_.data(), static_cast<std::uint32_t>(rows));
+  for (std::size_t row = 0; row < rows; ++row)
+    k_.accumulate(kernels::canonical_sigmoid(mix_[row]), shared_.data() + row * hidden,
+                  block_.data() + row * hidden, hidden, false);
 }
 
 void Forward::multiply_experts(std::span<const ReadyExpert> ready) {

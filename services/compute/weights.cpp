@@ -107,23 +107,31 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
   w.layers.resize(s.layers.size());
   for (std::uint32_t l = 0; l < s.layers.size(); ++l) {
     LayerWeights& lw = w.layers[l];
-    const auto name = [&](const char* rest) { return model::layer_tensor(l, rest); };
+    const auto name = [&](const std::string& rest) { return model::layer_tensor(l, rest); };
     lw.attn_norm = b.vector(name("attn_norm"), s.hidden);
     lw.ffn_norm = b.vector(name("ffn_norm"), s.hidden);
-    lw.q = b.linear(name("attn.q"), a.heads * a.head_dim, s.hidden, a.bias);
-    lw.k = b.linear(name("attn.k"), a.kv_heads * a.head_dim, s.hidden, a.bias);
-    lw.v = b.linear(name("attn.v"), a.kv_heads * a.head_dim, s.hidden, a.bias);
-    lw.o = b.linear(name("attn.o"), s.hidden, a.heads * a.head_dim, a.bias);
-    if (a.head_norm) {
-      lw.q_norm = b.vector(name("attn.q_norm"), a.head_dim);
-      lw.k_norm = b.vector(name("attn.k_norm"), a.head_dim);
+    lw.q = b.linear(name("attn.q"), a.heads * a.head_dim, s.hidden, a.qkv_bias);
+    lw.k = b.linear(name("attn.k"), a.kv_heads * a.head_dim, s.hidden, a.qkv_bias);
+    lw.v = b.linear(name("attn.v"), a.kv_heads * a.head_dim, s.hidden, a.qkv_bias);
+    lw.o = b.linear(name("attn.o"), s.hidden, a.heads * a.head_dim, a.output_bias);
+    if (a.qk_norm != model::QkNorm::kNone) {
+      const bool whole = a.qk_norm == model::QkNorm::kWhole;
+      lw.q_norm = b.vector(name("attn.q_norm"), whole ? a.heads * a.head_dim : a.head_dim);
+      lw.k_norm = b.vector(name("attn.k_norm"), whole ? a.kv_heads * a.head_dim : a.head_dim);
     }
-    if (s.layers[l].moe) {
+    const bool moe = s.layers[l].moe;
+    if (moe) {
       lw.router = b.linear(name("router"), s.router.experts, s.hidden, false);
-    } else {
-      lw.gate = b.linear(name("ffn.gate"), s.layers[l].dense_width, s.hidden, false);
-      lw.up = b.linear(name("ffn.up"), s.layers[l].dense_width, s.hidden, false);
-      lw.down = b.linear(name("ffn.down"), s.hidden, s.layers[l].dense_width, false);
+      if (s.router.kind == model::RouterKind::kSigmoidTopK)
+        lw.selection = b.vector(name("router.selection"), s.router.experts);
+      if (s.shared.gated) lw.mix = b.linear(name("shared.mix"), 1, s.hidden, false);
+    }
+    const std::uint32_t width = moe ? s.shared.width : s.layers[l].dense_width;
+    if (width != 0) {
+      const std::string mlp = moe ? "shared." : "ffn.";
+      lw.gate = b.linear(name(mlp + "gate"), width, s.hidden, false);
+      lw.up = b.linear(name(mlp + "up"), width, s.hidden, false);
+      lw.down = b.linear(name(mlp + "down"), s.hidden, width, false);
     }
   }
   if (!b.problem().empty())

@@ -35,6 +35,10 @@ float canonical_exp(float x) {
              static_cast<std::int32_t>(static_cast<std::uint32_t>(whole) - static_cast<std::uint32_t>(half)));
 }
 
+float canonical_sigmoid(float x) {
+  return 1.0f / (1.0f + canonical_exp(-x));
+}
+
 float canonical_silu(float x) {
   return x / (1.0f + canonical_exp(-x));
 }

@@ -32,8 +32,8 @@ TEST_F(ConfigTest, PublishersForm) {
   EXPECT_EQ(m.hidden, 64u);
   EXPECT_EQ(m.attention.heads, 2u);
   EXPECT_EQ(m.attention.head_dim, 16u);
-  EXPECT_TRUE(m.attention.head_norm);
-  EXPECT_FALSE(m.attention.bias);
+  EXPECT_EQ(m.attention.qk_norm, QkNorm::kHead);
+  EXPECT_FALSE(m.attention.qkv_bias);
   EXPECT_EQ(m.attention.rope.width, 16u);
   EXPECT_EQ(m.attention.rope.theta, 10000.0);
   EXPECT_EQ(m.router.experts, 4u);
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"Architecture",
             "/architectures/0",
             "MixtralForCausalLM",
-            {"MixtralForCausalLM", "supported: Qwen3Moe"}},
+            {"MixtralForCausalLM", "supported: ", "Qwen3MoeForCausalLM"}},
         Bad{"ModelType", "/model_type", "deepseek_v3", {"deepseek_v3"}},
         Bad{"NoModelType", "/model_type", nullptr, {"model_type is missing"}},
         Bad{"Activation", "/hidden_act", "gelu", {"hidden_act gelu"}},
@@ -218,7 +218,7 @@ TEST(Family, NamesMatchWholeAndGiveTheirNumbers) {
                           "model.layers.1.mlp.experts.1.w1"}) {
     EXPECT_FALSE(match_name(f, bad)) << bad;
   }
-  EXPECT_EQ(source_of(f, "layers.3.attn.q"), "model.layers.3.self_attn.q_proj");
+  EXPECT_EQ(source_of(f, "layers.3.attn.q"), "model.layers.3.self_attn.q_proj.weight");
   EXPECT_EQ(split_name("a.weight_packed").kind, TensorName::Kind::kPacked);
   EXPECT_EQ(split_name("a.weight_packed").module, "a");
 }

@@ -79,7 +79,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"BiasMissing",
                 Experts::kBf16,
                 set("attention_bias", true),
-                {"model.layers.0.self_attn.q_proj.bias is missing", "attention_bias is true"}},
+                {"model.layers.0.self_attn.q_proj.bias is missing", "the config says that there is such a bias"}},
         Refusal{"ExpertBias",
                 Experts::kBf16,
                 add(kExpert + "up_proj.bias", "BF16", {32}),

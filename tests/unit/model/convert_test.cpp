@@ -318,7 +318,7 @@ TEST_F(ConvertTest, HeadBiasesAndDenseLayers) {
   tiny.write(temp_.path("src"));
   const auto report = convert_ok(temp_.path("src"), temp_.path("dst"));
   const Manifest m = load_ok(temp_.path("dst"));
-  EXPECT_TRUE(m.spec.attention.bias);
+  EXPECT_TRUE(m.spec.attention.qkv_bias);
   EXPECT_TRUE(m.spec.tied_head);
   EXPECT_FALSE(m.spec.layers[0].moe);
   EXPECT_EQ(m.spec.layers[0].dense_width, 48u);

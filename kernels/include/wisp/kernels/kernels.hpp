@@ -63,6 +63,8 @@ std::string_view name_of(Isa isa);
 
 /// e^x by range reduction and a polynomial of its own; the same bits on every CPU. +-inf and NaN as in IEEE.
 float canonical_exp(float x);
+/// 1 / (1 + e^-x), by canonical_exp.
+float canonical_sigmoid(float x);
 /// x / (1 + e^-x), by canonical_exp.
 float canonical_silu(float x);
 /// The canonical reduction: 16 interleaved lanes (i mod 16), then the tree +8, +4, +2, +1.
@@ -72,10 +74,25 @@ float canonical_sum(const float* x, std::size_t n);
 /// embedding.
 void gather_row(const WeightView& w, std::uint32_t row, float* y);
 
-/// Router "softmax -> top-k (-> renormalise)" (spec R1, R2): logits [experts] -> ids and weights [top_k],
-/// in rank order (weight descending, id ascending on ties). `scratch`: [experts].
-void route_softmax_topk(const float* logits, std::uint32_t experts, std::uint32_t top_k, bool renormalise,
-                        float* scratch, std::uint32_t* ids, float* weights, const Kernels& k);
+inline constexpr std::uint32_t kMaxRouteGroups = 256;
+
+/// How a row's experts are chosen and weighed (spec 2.7).
+struct RouteRule {
+  bool sigmoid = false;  ///< R4; else softmax over all experts: R1 renormalised, R2 not
+  std::uint32_t experts = 0;
+  std::uint32_t top_k = 0;
+  bool renormalise = true;
+  // R4 alone
+  std::uint32_t groups =
+      1;  ///< at most kMaxRouteGroups, of equal size; a group is judged by the sum of its two best
+  std::uint32_t kept_groups = 1;  ///< groups that may be chosen from
+  float scale = 1.0f;             ///< of the weights
+};
+/// logits [experts] -> ids and weights [top_k], in rank order: descending by what is chosen by, id ascending
+/// on ties. `selection` [experts]: R4 chooses by score + selection and weighs by the score; ignored
+/// elsewhere. `scratch`: [2 * experts].
+void route(const RouteRule& rule, const float* logits, const float* selection, float* scratch,
+           std::uint32_t* ids, float* weights, const Kernels& k);
 
 /// Cosine and sine tables for rope: [positions, width/2] each, computed in double and rounded once.
 struct RopeTable {

@@ -1,0 +1,56 @@
+#pragma once
+#include <array>
+
+#include "model/family.hpp"
+
+/// Names that several families share. A family lists the tables it uses and adds its own.
+namespace wisp::model::names {
+
+/// Embedding, norms, head, q, k, v, o.
+inline constexpr std::array kSkeleton{
+    NameRule{"model.embed_tokens", Role::kDense, "embed"},
+    NameRule{"lm_head", Role::kDense, "head"},
+    NameRule{"model.norm", Role::kDense, "norm"},
+    NameRule{"model.layers.{L}.input_layernorm", Role::kDense, "layers.{L}.attn_norm"},
+    NameRule{"model.layers.{L}.post_attention_layernorm", Role::kDense, "layers.{L}.ffn_norm"},
+    NameRule{"model.layers.{L}.self_attn.q_proj", Role::kDense, "layers.{L}.attn.q"},
+    NameRule{"model.layers.{L}.self_attn.k_proj", Role::kDense, "layers.{L}.attn.k"},
+    NameRule{"model.layers.{L}.self_attn.v_proj", Role::kDense, "layers.{L}.attn.v"},
+    NameRule{"model.layers.{L}.self_attn.o_proj", Role::kDense, "layers.{L}.attn.o"},
+    // Rotation tables that old exporters saved: computed from the config.
+    NameRule{"model.rotary_emb.inv_freq", Role::kSkip},
+    NameRule{"model.layers.{L}.self_attn.rotary_emb.inv_freq", Role::kSkip},
+};
+
+inline constexpr std::array kQkNorms{
+    NameRule{"model.layers.{L}.self_attn.q_norm", Role::kDense, "layers.{L}.attn.q_norm"},
+    NameRule{"model.layers.{L}.self_attn.k_norm", Role::kDense, "layers.{L}.attn.k_norm"},
+};
+
+/// Dense layers.
+inline constexpr std::array kMlp{
+    NameRule{"model.layers.{L}.mlp.gate_proj", Role::kDense, "layers.{L}.ffn.gate"},
+    NameRule{"model.layers.{L}.mlp.up_proj", Role::kDense, "layers.{L}.ffn.up"},
+    NameRule{"model.layers.{L}.mlp.down_proj", Role::kDense, "layers.{L}.ffn.down"},
+};
+
+/// Router and experts, apart or fused.
+inline constexpr std::array kExperts{
+    NameRule{"model.layers.{L}.mlp.gate", Role::kDense, "layers.{L}.router"},
+    NameRule{"model.layers.{L}.mlp.experts.{E}.gate_proj", Role::kExpert, {}, Part::kGate},
+    NameRule{"model.layers.{L}.mlp.experts.{E}.up_proj", Role::kExpert, {}, Part::kUp},
+    NameRule{"model.layers.{L}.mlp.experts.{E}.down_proj", Role::kExpert, {}, Part::kDown},
+    NameRule{"model.layers.{L}.mlp.experts.gate_up_proj", Role::kFusedExpert, {}, Part::kGateUp},
+    NameRule{"model.layers.{L}.mlp.experts.down_proj", Role::kFusedExpert, {}, Part::kDown},
+};
+
+/// The selection bias and the shared experts of the DeepSeek line.
+inline constexpr std::array kSelectionAndShared{
+    NameRule{"model.layers.{L}.mlp.gate.e_score_correction_bias", Role::kDense, "layers.{L}.router.selection",
+             Part::kGate, true},
+    NameRule{"model.layers.{L}.mlp.shared_experts.gate_proj", Role::kDense, "layers.{L}.shared.gate"},
+    NameRule{"model.layers.{L}.mlp.shared_experts.up_proj", Role::kDense, "layers.{L}.shared.up"},
+    NameRule{"model.layers.{L}.mlp.shared_experts.down_proj", Role::kDense, "layers.{L}.shared.down"},
+};
+
+}  // namespace wisp::model::names

@@ -1,0 +1,233 @@
+#include "model/spec_json.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "model/limits.hpp"
+#include "model/manifest.hpp"
+
+namespace wisp::model {
+
+using kernels::WeightFormat;
+
+Result<WeightFormat> parse_format(const Fields& f) {
+  WISP_ASSIGN(const std::string text, f.text("format"));
+  for (const auto w : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kF16, WeightFormat::kInt4}) {
+    if (name_of(w) == text) return w;
+  }
+  return unsupported(f.where() + ": format " + printable(text) + " is unknown");
+}
+
+namespace {
+
+/// Names of the values of an enumeration, in their order.
+constexpr std::array<std::string_view, 3> kQkNorms{"none", "head", "whole"};
+constexpr std::array<std::string_view, 2> kRouterKinds{"softmax_top_k", "sigmoid_top_k"};
+
+template <class Enum, std::size_t N>
+Result<Enum> parse_name(const Fields& f, std::string_view key, const std::array<std::string_view, N>& names) {
+  WISP_ASSIGN(const std::string text, f.text(key));
+  for (std::size_t i = 0; i < N; ++i)
+    if (names[i] == text) return static_cast<Enum>(i);
+  return unsupported(f.where() + ": " + std::string(key) + " " + printable(text) + " is unknown");
+}
+
+template <class Enum, std::size_t N>
+std::string name_in(Enum e, const std::array<std::string_view, N>& names) {
+  return std::string(names[static_cast<std::size_t>(e)]);
+}
+
+Result<float> parse_float(const Fields& f, std::string_view key, double min, double max) {
+  WISP_ASSIGN(const double d, f.number(key, min, max));
+  return static_cast<float>(d);
+}
+
+// --- reading ---
+
+Status parse_rope(const Fields& f, RopeSpec& r) {
+  WISP_ASSIGN(r.theta, f.number("theta", 1.0, 1e18));
+  WISP_ASSIGN(r.width, f.u32("width", 0, kMaxHeadDim));
+  WISP_ASSIGN(r.interleaved, f.boolean_or("interleaved", false));
+  if (!f.has("yarn")) return {};
+  WISP_ASSIGN(const Fields y, f.object("yarn"));
+  r.yarn.emplace();
+  WISP_ASSIGN(r.yarn->factor, y.number("factor", 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->original_length, y.number("original_length", 0.0, 1e12));
+  WISP_ASSIGN(r.yarn->beta_fast, y.number("beta_fast", 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->beta_slow, y.number("beta_slow", 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->mscale, y.number_or("mscale", 0.0, 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->mscale_all_dim, y.number_or("mscale_all_dim", 0.0, 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->attention_factor, y.number_or("attention_factor", 0.0, 0.0, 1e9));
+  WISP_ASSIGN(r.yarn->truncate, y.boolean_or("truncate", true));
+  return {};
+}
+
+Status parse_layers(const Fields& f, ModelSpec& m) {
+  WISP_ASSIGN(const Json* layers, f.array("layers"));
+  if (layers->size() > kMaxLayers)
+    return f.wrong("layers", "has " + std::to_string(layers->size()) + " entries");
+  for (const auto& v : *layers) {
+    if (v == "moe") {
+      m.layers.push_back({});
+    } else if (v.is_number_unsigned() && v.get<std::uint64_t>() <= kMaxWidth) {
+      m.layers.push_back({false, v.get<std::uint32_t>(), 0});
+    } else {
+      return f.wrong("layers", "has an entry that is neither \"moe\" nor a width");
+    }
+  }
+  return {};
+}
+
+/// Absent where no layer has a window.
+Status parse_windows(const Fields& f, ModelSpec& m) {
+  if (!f.has("windows")) return {};
+  WISP_ASSIGN(const Json* list, f.array("windows"));
+  if (list->size() != m.layers.size())
+    return f.wrong("windows", "has " + std::to_string(list->size()) + " entries, layers " +
+                                  std::to_string(m.layers.size()));
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    const Json& v = (*list)[i];
+    if (!v.is_number_unsigned() || v.get<std::uint64_t>() > kMaxPositions)
+      return f.wrong("windows", "has an entry that is no number of positions");
+    m.layers[i].window = v.get<std::uint32_t>();
+  }
+  return {};
+}
+
+Status parse_router(const Fields& f, RouterSpec& r) {
+  WISP_ASSIGN(r.kind, (parse_name<RouterKind>(f, "kind", kRouterKinds)));
+  WISP_ASSIGN(r.experts, f.u32("experts", 1, kMaxExperts));
+  WISP_ASSIGN(r.top_k, f.u32("top_k", 1, kMaxExperts));
+  WISP_ASSIGN(r.renormalise, f.boolean("renormalise"));
+  if (r.kind != RouterKind::kSigmoidTopK) return {};
+  WISP_ASSIGN(r.groups, f.u32("groups", 1, kMaxExperts));
+  WISP_ASSIGN(r.kept_groups, f.u32("kept_groups", 1, kMaxExperts));
+  WISP_ASSIGN(r.scale, parse_float(f, "scale", 0.0, 1e9));
+  return {};
+}
+
+Status parse_expert(const Fields& f, ModelSpec& m) {
+  WISP_ASSIGN(const Fields e, f.object("expert"));
+  WISP_ASSIGN(const Fields gate_up, e.object("gate_up"));
+  WISP_ASSIGN(const Fields down, e.object("down"));
+  WISP_ASSIGN(const WeightFormat gate_format, parse_format(gate_up));
+  WISP_ASSIGN(const WeightFormat down_format, parse_format(down));
+  WISP_ASSIGN(const std::uint32_t group, e.u32_or("group", 0, 0, kMaxWidth));
+  const bool coded = gate_format == WeightFormat::kInt4 || down_format == WeightFormat::kInt4;
+  if (coded != (group != 0)) return e.wrong("group", "does not go with the formats");
+  m.expert = lay_out_expert(m.hidden, m.moe_width, gate_format, down_format, group);
+  WISP_ASSIGN(const std::uint64_t payload, e.u64("payload", 0, UINT64_MAX));
+  WISP_ASSIGN(const std::uint64_t stride, e.u64("stride", 0, UINT64_MAX));
+  if (payload != m.expert.payload || stride != m.expert.stride) {
+    return e.wrong("payload", "and stride are " + std::to_string(payload) + " and " + std::to_string(stride) +
+                                  ", the shapes give " + std::to_string(m.expert.payload) + " and " +
+                                  std::to_string(m.expert.stride));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status parse_spec(const Fields& f, ModelSpec& m) {
+  WISP_ASSIGN(m.family, f.text("family"));
+  WISP_ASSIGN(m.hidden, f.u32("hidden", 1, kMaxWidth));
+  WISP_ASSIGN(m.vocab, f.u32("vocab", 1, kMaxVocab));
+  WISP_ASSIGN(m.max_positions, f.u32("max_positions", 1, kMaxPositions));
+  WISP_ASSIGN(const double eps, f.number("norm_eps", 0.0, 1.0));
+  m.norm_eps = static_cast<float>(eps);
+  WISP_ASSIGN(m.tied_head, f.boolean("tied_head"));
+
+  WISP_ASSIGN(const Fields a, f.object("attention"));
+  WISP_ASSIGN(m.attention.heads, a.u32("heads", 1, kMaxHeads));
+  WISP_ASSIGN(m.attention.kv_heads, a.u32("kv_heads", 1, kMaxHeads));
+  WISP_ASSIGN(m.attention.head_dim, a.u32("head_dim", 1, kMaxHeadDim));
+  WISP_ASSIGN(m.attention.qk_norm, (parse_name<QkNorm>(a, "qk_norm", kQkNorms)));
+  WISP_ASSIGN(m.attention.clip, parse_float(a, "clip", 0.0, 1e9));
+  WISP_ASSIGN(m.attention.qkv_bias, a.boolean("qkv_bias"));
+  WISP_ASSIGN(m.attention.output_bias, a.boolean("output_bias"));
+  WISP_ASSIGN(const Fields rope, a.object("rope"));
+  WISP_TRY(parse_rope(rope, m.attention.rope));
+
+  WISP_TRY(parse_layers(f, m));
+  WISP_TRY(parse_windows(f, m));
+  if (m.moe_layers() > 0) {
+    WISP_ASSIGN(m.moe_width, f.u32("moe_width", 1, kMaxWidth));
+    WISP_ASSIGN(const Fields r, f.object("router"));
+    WISP_TRY(parse_router(r, m.router));
+    WISP_ASSIGN(const Fields shared, f.object("shared"));
+    WISP_ASSIGN(m.shared.width, shared.u32("width", 0, kMaxWidth));
+    WISP_ASSIGN(m.shared.gated, shared.boolean("gated"));
+    WISP_TRY(parse_expert(f, m));
+  }
+  auto checked = check_spec(m);
+  if (!checked.ok()) return std::move(checked).error().within(f.where());
+  return {};
+}
+
+// --- writing ---
+
+namespace {
+
+Json rope_json(const RopeSpec& r) {
+  Json j{{"theta", r.theta}, {"width", r.width}, {"interleaved", r.interleaved}};
+  if (r.yarn) {
+    const YarnSpec& y = *r.yarn;
+    j["yarn"] = {{"factor", y.factor},
+                 {"original_length", y.original_length},
+                 {"beta_fast", y.beta_fast},
+                 {"beta_slow", y.beta_slow},
+                 {"mscale", y.mscale},
+                 {"mscale_all_dim", y.mscale_all_dim},
+                 {"attention_factor", y.attention_factor},
+                 {"truncate", y.truncate}};
+  }
+  return j;
+}
+
+}  // namespace
+
+Json spec_json(const ModelSpec& m) {
+  const auto& a = m.attention;
+  Json layers = Json::array();
+  for (const auto& l : m.layers) layers.push_back(l.moe ? Json("moe") : Json(l.dense_width));
+  Json j{{"family", m.family},
+         {"hidden", m.hidden},
+         {"vocab", m.vocab},
+         {"max_positions", m.max_positions},
+         {"norm_eps", m.norm_eps},
+         {"tied_head", m.tied_head},
+         {"attention",
+          {{"heads", a.heads},
+           {"kv_heads", a.kv_heads},
+           {"head_dim", a.head_dim},
+           {"qk_norm", name_in(a.qk_norm, kQkNorms)},
+           {"clip", a.clip},
+           {"qkv_bias", a.qkv_bias},
+           {"output_bias", a.output_bias},
+           {"rope", rope_json(a.rope)}}},
+         {"layers", layers}};
+  if (std::any_of(m.layers.begin(), m.layers.end(), [](const LayerSpec& l) { return l.window != 0; })) {
+    Json windows = Json::array();
+    for (const auto& l : m.layers) windows.push_back(l.window);
+    j["windows"] = windows;
+  }
+  if (m.moe_layers() == 0) return j;
+  const auto& e = m.expert;
+  j["moe_width"] = m.moe_width;
+  const auto& r = m.router;
+  j["router"] = {{"kind", name_in(r.kind, kRouterKinds)},
+                 {"experts", r.experts},
+                 {"top_k", r.top_k},
+                 {"renormalise", r.renormalise}};
+  if (r.kind == RouterKind::kSigmoidTopK)
+    j["router"].update({{"groups", r.groups}, {"kept_groups", r.kept_groups}, {"scale", r.scale}});
+  j["shared"] = {{"width", m.shared.width}, {"gated", m.shared.gated}};
+  j["expert"] = {{"gate_up", {{"format", name_of(e.gate.format)}}},
+                 {"down", {{"format", name_of(e.down.format)}}},
+                 {"group", e.gate.group != 0 ? e.gate.group : e.down.group},
+                 {"payload", e.payload},
+                 {"stride", e.stride}};
+  return j;
+}
+
+}  // namespace wisp::model
