@@ -32,12 +32,25 @@ Status read_identity(const Fields& root, Config& c) {
                      " is not supported; supported: " + names);
 }
 
+Status read_activation(const Config& c) {
+  const Fields f = c.fields();
+  for (const char* key : {"hidden_act", "hidden_activation"}) {
+    WISP_ASSIGN(const std::string act, f.text_or(key, "silu"));
+    if (act != "silu" && act != "swish") {
+      return unsupported(c.where + ": " + key + " " + printable(act) + " is not supported; supported: silu");
+    }
+  }
+  return {};
+}
+
 Status read_shared_numbers(Config& c) {
   const Fields f = c.fields();
   WISP_ASSIGN(c.hidden, f.u32("hidden_size", 1, kMaxWidth));
   WISP_ASSIGN(c.layers, f.u32("num_hidden_layers", 1, kMaxLayers));
   WISP_ASSIGN(c.vocab, f.u32("vocab_size", 1, kMaxVocab));
   WISP_ASSIGN(c.max_positions, f.u32("max_position_embeddings", 1, kMaxPositions));
+  WISP_ASSIGN(c.norm_eps, f.number_or("rms_norm_eps", 1e-6, 0.0, 1.0));
+  WISP_ASSIGN(c.prediction_layers, f.u32_or("num_nextn_predict_layers", 0, 0, kMaxLayers));
   WISP_ASSIGN(c.heads, f.u32("num_attention_heads", 1, kMaxHeads));
   WISP_ASSIGN(c.kv_heads, f.u32_or("num_key_value_heads", c.heads, 1, kMaxHeads));
   if (c.heads % c.kv_heads != 0) {
@@ -45,6 +58,7 @@ Status read_shared_numbers(Config& c) {
         "num_attention_heads",
         std::to_string(c.heads) + " is not a multiple of num_key_value_heads " + std::to_string(c.kv_heads));
   }
+  if (c.family->latent) return read_activation(c);
   if (!f.has("head_dim") && c.hidden % c.heads != 0) {
     return f.wrong("hidden_size", std::to_string(c.hidden) + " is not a multiple of num_attention_heads " +
                                       std::to_string(c.heads) + ", and head_dim is missing");
@@ -54,15 +68,7 @@ Status read_shared_numbers(Config& c) {
     return f.wrong("head_dim", "is " + std::to_string(c.head_dim) + "; it must be even and at most " +
                                    std::to_string(kMaxHeadDim));
   }
-  WISP_ASSIGN(c.norm_eps, f.number_or("rms_norm_eps", 1e-6, 0.0, 1.0));
-  WISP_ASSIGN(c.prediction_layers, f.u32_or("num_nextn_predict_layers", 0, 0, kMaxLayers));
-  for (const char* key : {"hidden_act", "hidden_activation"}) {
-    WISP_ASSIGN(const std::string act, f.text_or(key, "silu"));
-    if (act != "silu" && act != "swish") {
-      return unsupported(c.where + ": " + key + " " + printable(act) + " is not supported; supported: silu");
-    }
-  }
-  return {};
+  return read_activation(c);
 }
 
 Status check_weights_group(const Fields& group, const std::string& format, QuantConfig& quant) {

@@ -24,7 +24,8 @@ struct Config {
   const Family* family = nullptr;
   std::string model_type, architecture;
   std::uint32_t hidden = 0, layers = 0, vocab = 0, max_positions = 0;
-  std::uint32_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::uint32_t heads = 0, kv_heads = 0;
+  std::uint32_t head_dim = 0;  ///< 0 where the family's attention is latent
   double norm_eps = 1e-6;
   std::uint32_t prediction_layers = 0;  ///< behind the last layer; not part of the forward pass
   QuantConfig quant;
@@ -61,6 +62,8 @@ Status read_sigmoid_router(const Config& c, RouterSpec& r);
 /// What all families copy from the config into the spec; attention by grouped queries without extras.
 ModelSpec begin_spec(const Config& c);
 
+/// Ranks, widths and rope of latent attention; head_dim becomes nope + rope.
+Status read_latent(const Config& c, AttentionSpec& a);
 /// kUnsupported where use_sliding_window is true: no release of the families that have the key sets it.
 Status refuse_sliding_window(const Config& c);
 

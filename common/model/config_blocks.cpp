@@ -33,6 +33,23 @@ Result<RouterSpec> read_router(const Config& c, std::span<const char* const> key
   return r;
 }
 
+Status read_latent(const Config& c, AttentionSpec& a) {
+  const Fields f = c.fields();
+  LatentSpec& l = a.latent;
+  WISP_ASSIGN(l.kv_rank, f.u32("kv_lora_rank", 1, kMaxHeadDim));
+  WISP_ASSIGN(l.q_rank, f.u32_or("q_lora_rank", 0, 0, kMaxWidth));
+  WISP_ASSIGN(l.nope, f.u32("qk_nope_head_dim", 1, kMaxHeadDim));
+  WISP_ASSIGN(l.value, f.u32("v_head_dim", 1, kMaxHeadDim));
+  WISP_ASSIGN(const std::uint32_t rotated, f.u32("qk_rope_head_dim", 2, kMaxHeadDim));
+  WISP_ASSIGN(a.rope, read_rope(c, rotated, {.theta = 1e4, .partial = 1.0}));
+  WISP_ASSIGN(a.rope.interleaved, f.boolean_or("rope_interleave", true));
+  a.head_dim = l.nope + a.rope.width;
+  a.kv_heads = a.heads;
+  WISP_ASSIGN(a.qkv_bias, f.boolean_or("attention_bias", false));
+  a.output_bias = a.qkv_bias;
+  return {};
+}
+
 Status refuse_sliding_window(const Config& c) {
   WISP_ASSIGN(const bool sliding, c.fields().boolean_or("use_sliding_window", false));
   if (sliding) return unsupported(c.where + ": use_sliding_window true is not supported");

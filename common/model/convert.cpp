@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "model/convert_plan.hpp"
+#include "model/dense_reader.hpp"
 #include "model/float_check.hpp"
 #include "wisp/kernels/relayout.hpp"
 
@@ -12,11 +13,6 @@ namespace wisp::model {
 namespace {
 
 using kernels::WeightFormat;
-
-Error not_finite(const Checkpoint& c, const Checkpoint::Entry& e, std::uint64_t element) {
-  return invalid(c.file_of(e) + ": tensor " + e.info->name + ": element " + std::to_string(element) +
-                 " is NaN or infinite; the checkpoint is damaged");
-}
 
 /// Brings one expert at a time into the tile layout. Its buffers hold one matrix.
 class ExpertReader {
@@ -78,15 +74,9 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
                                                        progress, options.free_bytes));
   for (const auto& [name, text] : plan.texts) WISP_TRY(writer.write_text(name, text));
 
-  const auto read_rows = [&plan](std::size_t i, std::uint32_t first, std::uint32_t,
-                                 std::span<std::uint8_t> out) -> Status {
-    const std::uint64_t at = first * row_bytes(plan.items[i]);
-    auto read = plan.checkpoint.read(*plan.sources[i], at, out);
-    if (!read.ok()) return read;
-    const auto bad = first_non_finite(plan.items[i].format, out);
-    if (!bad) return {};
-    return not_finite(plan.checkpoint, *plan.sources[i], std::uint64_t{first} * plan.items[i].cols + *bad);
-  };
+  DenseReader dense(plan);
+  const auto read_rows = [&dense](std::size_t i, std::uint32_t first, std::uint32_t count,
+                                  std::span<std::uint8_t> out) { return dense.read(i, first, count, out); };
   WISP_TRY(writer.write_dense(plan.layout, plan.items, plan.manifest, read_rows));
 
   ExpertReader reader(plan);

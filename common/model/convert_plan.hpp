@@ -6,6 +6,7 @@
 
 #include "model/checkpoint.hpp"
 #include "model/config.hpp"
+#include "model/dense_plan.hpp"
 #include "model/folder_writer.hpp"
 #include "model/manifest.hpp"
 
@@ -19,6 +20,12 @@ struct PartSource {
   bool packed = false;
   std::uint64_t offset = 0;  ///< bytes into `data`: not 0 only in tensors that hold all experts
 };
+/// Where a dense tensor comes from.
+struct DenseSource {
+  const Checkpoint::Entry* entry = nullptr;
+  Derivation derivation = Derivation::kNone;
+};
+
 /// Gate, up, down.
 using ExpertSource = std::array<PartSource, 3>;
 
@@ -28,7 +35,7 @@ struct ConvertPlan {
   Config config;
   Manifest manifest;                                       ///< all but the checksums
   std::vector<DenseItem> items;                            ///< dense tensors in file order
-  std::vector<const Checkpoint::Entry*> sources;           ///< [items]
+  std::vector<DenseSource> sources;                        ///< [items]
   std::vector<std::vector<ExpertSource>> experts;          ///< [layers][experts], empty for dense layers
   std::vector<std::pair<std::string, std::string>> texts;  ///< other files: name, contents
   FolderLayout layout;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "model/convert_plan.hpp"
 #include "model/dense_plan.hpp"
@@ -69,38 +70,24 @@ class Sorter {
       plan_.notes.push_back(
           "lm_head.weight is not stored although tie_word_embeddings is false: the embedding is used");
     }
-    std::size_t taken = 0;
+    std::set<std::string> used;
     for (const auto& want : dense_shapes(spec_)) {
-      const auto it = dense_.find(want.name);
+      const bool derived = want.derivation != Derivation::kNone;
+      const std::string stored = derived ? want.name.substr(0, want.name.rfind('.')) + ".kv_b" : want.name;
+      const auto it = dense_.find(stored);
       if (it == dense_.end()) {
-        const bool bias = want.name.ends_with(".bias");
-        return not_found(plan_.checkpoint.folder() + ": tensor " +
-                         source_of(*plan_.config.family, want.name) + " is missing" +
-                         (bias ? ", but the config says that there is such a bias" : ""));
+        const bool bias = stored.ends_with(".bias");
+        return not_found(plan_.checkpoint.folder() + ": tensor " + source_of(*plan_.config.family, stored) +
+                         " is missing" + (bias ? ", but the config says that there is such a bias" : ""));
       }
-      ++taken;
-      const Entry& e = *it->second;
-      const bool fits = want.matrix ? has_shape(e, {want.rows, want.cols}) : has_shape(e, {want.cols});
-      if (!fits) {
-        const std::string hint =
-            want.name == "embed" || want.name == "head" ? " (vocab_size, hidden_size)" : "";
-        return wrong_shape(plan_.checkpoint, e,
-                           (want.matrix ? dims({want.rows, want.cols}) : dims({want.cols})) + hint);
-      }
-      const auto format = plain_format(e.info->dtype);
-      if (!format) {
-        return unsupported(where(plan_.checkpoint, e) + ": dtype " + std::string(name_of(e.info->dtype)) +
-                           " is not supported for a dense tensor; supported: F32, BF16, F16");
-      }
-      plan_.items.push_back({want.name, *format, want.rows, want.cols, want.matrix});
-      plan_.sources.push_back(&e);
+      used.insert(stored);
+      WISP_TRY(check_dense(*it->second, want));
+      plan_.items.push_back(
+          {want.name, *plain_format(it->second->info->dtype), want.rows, want.cols, want.matrix});
+      plan_.sources.push_back({it->second, want.derivation});
     }
-    if (taken == dense_.size()) return {};
-    const auto wanted = dense_shapes(spec_);
     for (const auto& [name, e] : dense_) {
-      const bool used =
-          std::any_of(wanted.begin(), wanted.end(), [&n = name](const DenseShape& w) { return w.name == n; });
-      if (used) continue;
+      if (used.contains(name)) continue;
       const char* why = name.ends_with(".bias")
                             ? ": is stored, but the config says that there is no such bias"
                             : ": is stored, but the config gives this layer no such tensor";
@@ -131,6 +118,22 @@ class Sorter {
     for (std::uint32_t layer = first; layer < first + n; ++layer)
       if (name.starts_with("model.layers." + std::to_string(layer) + ".")) return true;
     return false;
+  }
+
+  /// Holds a stored dense tensor against what the spec asks for.
+  Status check_dense(const Entry& e, const DenseShape& want) const {
+    const AttentionSpec& a = spec_.attention;
+    const std::uint64_t rows = want.derivation == Derivation::kNone
+                                   ? want.rows
+                                   : std::uint64_t{a.heads} * (a.latent.nope + a.latent.value);
+    const std::uint64_t cols = want.derivation == Derivation::kNone ? want.cols : a.latent.kv_rank;
+    if (!(want.matrix ? has_shape(e, {rows, cols}) : has_shape(e, {cols}))) {
+      const char* hint = want.name == "embed" || want.name == "head" ? " (vocab_size, hidden_size)" : "";
+      return wrong_shape(plan_.checkpoint, e, (want.matrix ? dims({rows, cols}) : dims({cols})) + hint);
+    }
+    if (plain_format(e.info->dtype)) return {};
+    return unsupported(where(plan_.checkpoint, e) + ": dtype " + std::string(name_of(e.info->dtype)) +
+                       " is not supported for a dense tensor; supported: F32, BF16, F16");
   }
 
   Error unknown(const Entry& e) const {

@@ -13,20 +13,37 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
   const auto& a = m.attention;
   const std::uint32_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
   const auto matrix = [&out](std::string name, std::uint32_t rows, std::uint32_t cols) {
-    out.push_back({std::move(name), rows, cols, true});
+    out.push_back({std::move(name), rows, cols, true, Derivation::kNone});
   };
   const auto vector = [&out](std::string name, std::uint32_t cols) {
-    out.push_back({std::move(name), 1, cols, false});
+    out.push_back({std::move(name), 1, cols, false, Derivation::kNone});
   };
 
   matrix("embed", m.vocab, m.hidden);
   for (std::uint32_t i = 0; i < m.layers.size(); ++i) {
     const auto in_layer = [i](std::string_view rest) { return layer_tensor(i, rest); };
     vector(in_layer("attn_norm"), m.hidden);
-    matrix(in_layer("attn.q"), q, m.hidden);
-    matrix(in_layer("attn.k"), kv, m.hidden);
-    matrix(in_layer("attn.v"), kv, m.hidden);
-    if (a.qkv_bias) {
+    if (a.is_latent()) {
+      const LatentSpec& l = a.latent;
+      const std::uint32_t q_from = l.q_rank != 0 ? l.q_rank : m.hidden;
+      if (l.q_rank != 0) {
+        matrix(in_layer("attn.q_a"), l.q_rank, m.hidden);
+        if (a.qkv_bias) vector(in_layer("attn.q_a.bias"), l.q_rank);
+        vector(in_layer("attn.q_a_norm"), l.q_rank);
+      }
+      matrix(in_layer("attn.q"), q, q_from);
+      matrix(in_layer("attn.kv_a"), l.kv_rank + a.rope.width, m.hidden);
+      if (a.qkv_bias) vector(in_layer("attn.kv_a.bias"), l.kv_rank + a.rope.width);
+      vector(in_layer("attn.kv_a_norm"), l.kv_rank);
+      out.push_back({in_layer("attn.k_up"), a.heads * a.key_up_rows(), l.nope, true, Derivation::kKeyUp});
+      out.push_back(
+          {in_layer("attn.v_up"), a.heads * a.value_up_rows(), l.kv_rank, true, Derivation::kValueUp});
+    } else {
+      matrix(in_layer("attn.q"), q, m.hidden);
+      matrix(in_layer("attn.k"), kv, m.hidden);
+      matrix(in_layer("attn.v"), kv, m.hidden);
+    }
+    if (a.qkv_bias && !a.is_latent()) {
       vector(in_layer("attn.q.bias"), q);
       vector(in_layer("attn.k.bias"), kv);
       vector(in_layer("attn.v.bias"), kv);
@@ -36,7 +53,7 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
       vector(in_layer("attn.q_norm"), whole ? q : a.head_dim);
       vector(in_layer("attn.k_norm"), whole ? kv : a.head_dim);
     }
-    matrix(in_layer("attn.o"), m.hidden, q);
+    matrix(in_layer("attn.o"), m.hidden, a.output_width());
     if (a.output_bias) vector(in_layer("attn.o.bias"), m.hidden);
     vector(in_layer("ffn_norm"), m.hidden);
     if (m.layers[i].moe) {

@@ -7,12 +7,21 @@
 
 namespace wisp::model {
 
+/// How a dense tensor comes from the stored one. The two parts of `attn.kv_b` [heads * (nope + value),
+/// kv_rank] (spec 2.5), each head padded to whole tiles with rows of zeros:
+enum class Derivation : std::uint8_t {
+  kNone,
+  kKeyUp,    ///< the first `nope` rows of each head, transposed: [heads * key_up_rows, nope]
+  kValueUp,  ///< the `value` rows behind them: [heads * value_up_rows, kv_rank]
+};
+
 /// A dense tensor that a model of some spec must have.
 struct DenseShape {
   std::string name;  ///< canonical
   std::uint32_t rows = 0;
   std::uint32_t cols = 0;
   bool matrix = true;  ///< tiled; a vector has one row and is stored plain
+  Derivation derivation = Derivation::kNone;
 };
 
 /// Every dense tensor of the model, in the order in which a forward pass meets them: the order in the file.

@@ -37,6 +37,7 @@ struct Family {
   std::span<const std::string_view> architectures;
   std::span<const std::span<const NameRule>> names;  ///< tables, searched one after the other
   Result<ModelSpec> (*describe)(const Config& c);
+  bool latent = false;  ///< attention is latent: head_dim says nothing
 };
 
 /// All families, wired here and nowhere else.
@@ -44,7 +45,10 @@ std::span<const Family* const> families();
 const Family* find_family(std::string_view model_type);
 
 /// families/*.cpp
+const Family& deepseek_v3_family();
 const Family& glm4_moe_family();
+const Family& glm4_moe_lite_family();
+const Family& kimi_k2_family();
 const Family& mixtral_family();
 const Family& olmoe_family();
 const Family& qwen2_moe_family();

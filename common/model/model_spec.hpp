@@ -34,16 +34,37 @@ enum class QkNorm : std::uint8_t {
   kWhole,  ///< the whole vector of all heads
 };
 
-/// Grouped-query attention (spec 2.4).
+/// Multi-head latent attention (spec 2.5): keys and values of all heads come from one latent vector.
+struct LatentSpec {
+  std::uint32_t kv_rank = 0;  ///< 0 = the model has grouped-query attention
+  std::uint32_t q_rank = 0;   ///< 0 = queries come from one matrix
+  std::uint32_t nope = 0;     ///< entries of a head that are not rotated; those that are: rope.width
+  std::uint32_t value = 0;    ///< entries of a head's output
+  float norm_eps = 1e-6f;     ///< of the norms of the two latents
+};
+
+/// Grouped-query attention (spec 2.4), or latent attention.
 struct AttentionSpec {
   std::uint32_t heads = 0;
   std::uint32_t kv_heads = 0;
-  std::uint32_t head_dim = 0;
+  std::uint32_t head_dim = 0;  ///< latent: nope + rope.width
   QkNorm qk_norm = QkNorm::kNone;
   float clip = 0.0f;         ///< q, k, v clamped to +-clip, after a whole norm and before rope; 0 = not
-  bool qkv_bias = false;     ///< q, k, v have biases
+  bool qkv_bias = false;     ///< q, k, v have biases; latent: the two that make the latents
   bool output_bias = false;  ///< o has one
   RopeSpec rope;
+  LatentSpec latent;
+
+  bool is_latent() const { return latent.kv_rank != 0; }
+  /// Entries of the heads' outputs that `o` takes.
+  std::uint32_t output_width() const { return heads * (is_latent() ? latent.value : head_dim); }
+  /// Numbers that a layer keeps of a position.
+  std::uint32_t kv_width() const {
+    return is_latent() ? latent.kv_rank + rope.width : 2 * kv_heads * head_dim;
+  }
+  /// Rows of a head in the two matrices that are made from kv_b: padded to whole tiles.
+  std::uint32_t key_up_rows() const { return kernels::tiles_of(latent.kv_rank) * kernels::kTileRows; }
+  std::uint32_t value_up_rows() const { return kernels::tiles_of(latent.value) * kernels::kTileRows; }
 };
 
 /// Spec 2.7.

@@ -20,6 +20,15 @@ Status check_attention(const AttentionSpec& a) {
   WISP_TRY(in_range("kv_heads", a.kv_heads, 1, a.heads));
   WISP_TRY(in_range("head_dim", a.head_dim, 2, kMaxHeadDim));
   if (a.heads % a.kv_heads != 0) return invalid("heads is not a multiple of kv_heads");
+  if (a.is_latent()) {
+    const LatentSpec& l = a.latent;
+    WISP_TRY(in_range("kv_rank", l.kv_rank, 1, kMaxHeadDim));
+    WISP_TRY(in_range("q_rank", l.q_rank, 0, kMaxWidth));
+    WISP_TRY(in_range("nope", l.nope, 1, kMaxHeadDim));
+    WISP_TRY(in_range("value", l.value, 1, kMaxHeadDim));
+    if (a.head_dim != l.nope + a.rope.width) return invalid("head_dim is not nope + rope width");
+    if (!std::isfinite(l.norm_eps) || l.norm_eps < 0.0f) return invalid("the latent norm_eps is below 0");
+  }
   if (!std::isfinite(a.clip) || a.clip < 0.0f) return invalid("clip is below 0");
   WISP_TRY(in_range("rope width", a.rope.width, 2, a.head_dim));
   if (a.rope.width % 2 != 0) return invalid("rope width is odd");

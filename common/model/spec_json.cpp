@@ -62,6 +62,18 @@ Status parse_rope(const Fields& f, RopeSpec& r) {
   return {};
 }
 
+/// Absent where attention is grouped-query.
+Status parse_latent(const Fields& f, LatentSpec& l) {
+  if (!f.has("latent")) return {};
+  WISP_ASSIGN(const Fields j, f.object("latent"));
+  WISP_ASSIGN(l.kv_rank, j.u32("kv_rank", 1, kMaxHeadDim));
+  WISP_ASSIGN(l.q_rank, j.u32("q_rank", 0, kMaxWidth));
+  WISP_ASSIGN(l.nope, j.u32("nope", 1, kMaxHeadDim));
+  WISP_ASSIGN(l.value, j.u32("value", 1, kMaxHeadDim));
+  WISP_ASSIGN(l.norm_eps, parse_float(j, "norm_eps", 0.0, 1.0));
+  return {};
+}
+
 Status parse_layers(const Fields& f, ModelSpec& m) {
   WISP_ASSIGN(const Json* layers, f.array("layers"));
   if (layers->size() > kMaxLayers)
@@ -147,6 +159,7 @@ Status parse_spec(const Fields& f, ModelSpec& m) {
   WISP_ASSIGN(m.attention.output_bias, a.boolean("output_bias"));
   WISP_ASSIGN(const Fields rope, a.object("rope"));
   WISP_TRY(parse_rope(rope, m.attention.rope));
+  WISP_TRY(parse_latent(a, m.attention.latent));
 
   WISP_TRY(parse_layers(f, m));
   WISP_TRY(parse_windows(f, m));
@@ -206,6 +219,12 @@ Json spec_json(const ModelSpec& m) {
            {"output_bias", a.output_bias},
            {"rope", rope_json(a.rope)}}},
          {"layers", layers}};
+  if (a.is_latent())
+    j["attention"]["latent"] = {{"kv_rank", a.latent.kv_rank},
+                                {"q_rank", a.latent.q_rank},
+                                {"nope", a.latent.nope},
+                                {"value", a.latent.value},
+                                {"norm_eps", a.latent.norm_eps}};
   if (std::any_of(m.layers.begin(), m.layers.end(), [](const LayerSpec& l) { return l.window != 0; })) {
     Json windows = Json::array();
     for (const auto& l : m.layers) windows.push_back(l.window);

@@ -20,9 +20,17 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
     width = std::max(width, l.moe ? spec.shared.width : l.dense_width);
   for (auto* v : {&x_, &normed_, &block_, &gathered_}) v->resize(n * spec.hidden);
   q_.resize(n * a.heads * a.head_dim);
-  attn_.resize(q_.size());
-  k_rows_.resize(n * a.kv_heads * a.head_dim);
-  v_rows_.resize(k_rows_.size());
+  if (a.is_latent()) {
+    attn_.resize(n * a.heads * a.value_up_rows());
+    k_rows_.resize(n * a.kv_width());
+    q_latent_.resize(n * a.latent.q_rank);
+    folded_.resize(n * a.heads * a.key_up_rows());
+    mixed_.resize(n * a.heads * a.latent.kv_rank);
+  } else {
+    attn_.resize(q_.size());
+    k_rows_.resize(n * a.kv_heads * a.head_dim);
+    v_rows_.resize(k_rows_.size());
+  }
   gate_.resize(n * width);
   up_.resize(n * width);
   if (spec.moe_layers() == 0) return;
@@ -52,7 +60,10 @@ bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts,
   for (std::uint32_t layer = 0; layer < spec_.layers.size(); ++layer) {
     const LayerWeights& w = weights_.layers[layer];
     norm_rows(w.attn_norm);
-    attention(layer, sequences);
+    if (spec_.attention.is_latent())
+      latent_attention(layer, sequences);
+    else
+      attention(layer, sequences);
     k_.add(x_.data(), block_.data(), std::size_t{rows} * spec_.hidden);
     norm_rows(w.ffn_norm);
     if (spec_.layers[layer].moe) {

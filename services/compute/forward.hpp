@@ -69,6 +69,13 @@ class Forward {
   };
   void embed(std::span<const Sequence> sequences);
   void attention(std::uint32_t layer, std::span<const Sequence> sequences);
+  void latent_attention(std::uint32_t layer, std::span<const Sequence> sequences);
+  void write_latents(std::uint32_t layer, std::span<const Sequence> sequences);
+  void attend_latents(std::uint32_t layer, std::span<const Sequence> sequences);
+  float* latent_page(std::uint32_t page, std::uint32_t layer) const;
+  /// For each head, y = its `rows_per_head` rows of w times its part of x.
+  void linear_per_head(const kernels::WeightView& w, std::uint32_t rows_per_head, const float* x,
+                       std::size_t x_stride, std::size_t x_head, float* y);
   void clip(float* x, std::size_t n) const;
   void write_kv(std::uint32_t layer, std::span<const Sequence> sequences);
   void attend(std::uint32_t layer, std::span<const Sequence> sequences);
@@ -101,6 +108,9 @@ class Forward {
   std::vector<float> x_;                           ///< [rows, hidden] residual stream
   std::vector<float> normed_;                      ///< [rows, hidden]
   std::vector<float> q_, k_rows_, v_rows_, attn_;  ///< [rows, heads or kv_heads, head_dim]
+  std::vector<float> q_latent_;                    ///< [rows, q_rank]
+  std::vector<float> folded_;                      ///< [rows, heads, key_up_rows] queries against latents
+  std::vector<float> mixed_;                       ///< [rows, heads, kv_rank] mixed latents
   std::vector<float> block_;                       ///< [rows, hidden] output of a block
   std::vector<float> gate_, up_;                   ///< [rows, width]
   std::vector<float> router_;                      ///< [rows, experts]

@@ -30,6 +30,7 @@ RopeFrequencies rope_frequencies(const model::RopeSpec& spec) {
     out.frequency[i] = out.frequency[i] * (1.0 - ramp) + out.frequency[i] / y.factor * ramp;
   }
   const auto m = [&](double mu) { return y.factor > 1.0 ? 0.1 * mu * std::log(y.factor) + 1.0 : 1.0; };
+  if (y.mscale_all_dim != 0.0) out.score_factor = m(y.mscale_all_dim) * m(y.mscale_all_dim);
   if (y.attention_factor != 0.0)
     out.amplitude = y.attention_factor;
   else if (y.mscale != 0.0 && y.mscale_all_dim != 0.0)

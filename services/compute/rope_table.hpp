@@ -23,6 +23,7 @@ class RopeTables {
 struct RopeFrequencies {
   std::vector<double> frequency;
   double amplitude = 1.0;
+  double score_factor = 1.0;  ///< latent attention multiplies its scores by it
 };
 RopeFrequencies rope_frequencies(const model::RopeSpec& spec);
 

@@ -110,14 +110,28 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
     const auto name = [&](const std::string& rest) { return model::layer_tensor(l, rest); };
     lw.attn_norm = b.vector(name("attn_norm"), s.hidden);
     lw.ffn_norm = b.vector(name("ffn_norm"), s.hidden);
-    lw.q = b.linear(name("attn.q"), a.heads * a.head_dim, s.hidden, a.qkv_bias);
-    lw.k = b.linear(name("attn.k"), a.kv_heads * a.head_dim, s.hidden, a.qkv_bias);
-    lw.v = b.linear(name("attn.v"), a.kv_heads * a.head_dim, s.hidden, a.qkv_bias);
-    lw.o = b.linear(name("attn.o"), s.hidden, a.heads * a.head_dim, a.output_bias);
+    const std::uint32_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+    if (a.is_latent()) {
+      const model::LatentSpec& lat = a.latent;
+      if (lat.q_rank != 0) {
+        lw.q_a = b.linear(name("attn.q_a"), lat.q_rank, s.hidden, a.qkv_bias);
+        lw.q_a_norm = b.vector(name("attn.q_a_norm"), lat.q_rank);
+      }
+      lw.q = b.linear(name("attn.q"), q, lat.q_rank != 0 ? lat.q_rank : s.hidden, false);
+      lw.kv_a = b.linear(name("attn.kv_a"), lat.kv_rank + a.rope.width, s.hidden, a.qkv_bias);
+      lw.kv_a_norm = b.vector(name("attn.kv_a_norm"), lat.kv_rank);
+      lw.k_up = b.matrix(name("attn.k_up"), a.heads * a.key_up_rows(), lat.nope);
+      lw.v_up = b.matrix(name("attn.v_up"), a.heads * a.value_up_rows(), lat.kv_rank);
+    } else {
+      lw.q = b.linear(name("attn.q"), q, s.hidden, a.qkv_bias);
+      lw.k = b.linear(name("attn.k"), kv, s.hidden, a.qkv_bias);
+      lw.v = b.linear(name("attn.v"), kv, s.hidden, a.qkv_bias);
+    }
+    lw.o = b.linear(name("attn.o"), s.hidden, a.output_width(), a.output_bias);
     if (a.qk_norm != model::QkNorm::kNone) {
       const bool whole = a.qk_norm == model::QkNorm::kWhole;
-      lw.q_norm = b.vector(name("attn.q_norm"), whole ? a.heads * a.head_dim : a.head_dim);
-      lw.k_norm = b.vector(name("attn.k_norm"), whole ? a.kv_heads * a.head_dim : a.head_dim);
+      lw.q_norm = b.vector(name("attn.q_norm"), whole ? q : a.head_dim);
+      lw.k_norm = b.vector(name("attn.k_norm"), whole ? kv : a.head_dim);
     }
     const bool moe = s.layers[l].moe;
     if (moe) {

@@ -27,6 +27,16 @@ inline constexpr std::array kQkNorms{
     NameRule{"model.layers.{L}.self_attn.k_norm", Role::kDense, "layers.{L}.attn.k_norm"},
 };
 
+/// Latent attention.
+inline constexpr std::array kLatent{
+    NameRule{"model.layers.{L}.self_attn.q_a_proj", Role::kDense, "layers.{L}.attn.q_a"},
+    NameRule{"model.layers.{L}.self_attn.q_a_layernorm", Role::kDense, "layers.{L}.attn.q_a_norm"},
+    NameRule{"model.layers.{L}.self_attn.q_b_proj", Role::kDense, "layers.{L}.attn.q"},
+    NameRule{"model.layers.{L}.self_attn.kv_a_proj_with_mqa", Role::kDense, "layers.{L}.attn.kv_a"},
+    NameRule{"model.layers.{L}.self_attn.kv_a_layernorm", Role::kDense, "layers.{L}.attn.kv_a_norm"},
+    NameRule{"model.layers.{L}.self_attn.kv_b_proj", Role::kDense, "layers.{L}.attn.kv_b"},
+};
+
 /// Dense layers.
 inline constexpr std::array kMlp{
     NameRule{"model.layers.{L}.mlp.gate_proj", Role::kDense, "layers.{L}.ffn.gate"},

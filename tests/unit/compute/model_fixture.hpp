@@ -101,8 +101,7 @@ struct LoadedModel {
 
   std::uint64_t page_bytes() const {
     const model::AttentionSpec& a = manifest.spec.attention;
-    return std::uint64_t{manifest.spec.layers.size()} * 2 * a.kv_heads * kernels::kPageTokens * a.head_dim *
-           4;
+    return std::uint64_t{manifest.spec.layers.size()} * a.kv_width() * kernels::kPageTokens * 4;
   }
 };
 

@@ -1,0 +1,141 @@
+#include <algorithm>
+#include <cmath>
+
+#include "service/crash_point.hpp"
+#include "services/compute/forward.hpp"
+#include "wisp/kernels/canon.hpp"
+
+/// Latent attention in its absorbed form (spec 2.5), for every row: a row's bits then do not depend on how
+/// many rows stand beside it.
+namespace wisp::compute {
+
+namespace {
+/// Items that the heads of a row are shared out to.
+constexpr std::uint32_t kHeadGroups = 4;
+constexpr std::uint32_t kBlockPages = kernels::kBlockColumns / kernels::kPageTokens;
+}  // namespace
+
+float* Forward::latent_page(std::uint32_t page, std::uint32_t layer) const {
+  auto* base = reinterpret_cast<float*>(kv_.base + page * kv_.page_bytes);
+  return base + std::size_t{layer} * spec_.attention.kv_width() * kernels::kPageTokens;
+}
+
+void Forward::linear_per_head(const kernels::WeightView& w, std::uint32_t rows_per_head, const float* x,
+                              std::size_t x_stride, std::size_t x_head, float* y) {
+  const auto rows = static_cast<std::uint32_t>(rows_.size());
+  const std::uint32_t tiles = rows_per_head / kernels::kTileRows;
+  pool_.run(spec_.attention.heads, std::uint64_t{w.rows} * w.cols * rows, [&](std::uint32_t head) {
+    k_.linear(w, x + head * x_head, x_stride, rows, y, w.rows, head * tiles, (head + 1) * tiles);
+  });
+}
+
+void Forward::latent_attention(std::uint32_t layer, std::span<const Sequence> sequences) {
+  const LayerWeights& w = weights_.layers[layer];
+  const model::AttentionSpec& a = spec_.attention;
+  const model::LatentSpec& lat = a.latent;
+  const auto rows = static_cast<std::uint32_t>(rows_.size());
+  if (lat.q_rank != 0) {
+    linear(w.q_a, normed_.data(), q_latent_.data(), rows);
+    for (std::size_t r = 0; r < rows; ++r) {
+      float* q = q_latent_.data() + r * lat.q_rank;
+      k_.rms_norm(q, w.q_a_norm.data(), lat.norm_eps, lat.q_rank, q);
+    }
+    linear(w.q, q_latent_.data(), q_.data(), rows);
+  } else {
+    linear(w.q, normed_.data(), q_.data(), rows);
+  }
+  linear(w.kv_a, normed_.data(), k_rows_.data(), rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t h = 0; h < a.heads; ++h)
+      kernels::apply_rope(q_.data() + (r * a.heads + h) * a.head_dim + lat.nope, rope_.table(),
+                          rows_[r].position, a.rope.interleaved);
+    float* kv = k_rows_.data() + r * a.kv_width();
+    k_.rms_norm(kv, w.kv_a_norm.data(), lat.norm_eps, lat.kv_rank, kv);
+    kernels::apply_rope(kv + lat.kv_rank, rope_.table(), rows_[r].position, a.rope.interleaved);
+  }
+  write_latents(layer, sequences);
+  linear_per_head(w.k_up, a.key_up_rows(), q_.data(), std::size_t{a.heads} * a.head_dim, a.head_dim,
+                  folded_.data());
+  attend_latents(layer, sequences);
+  linear_per_head(w.v_up, a.value_up_rows(), mixed_.data(), std::size_t{a.heads} * lat.kv_rank, lat.kv_rank,
+                  attn_.data());
+  // The heads' outputs close up, without the padding of their tiles.
+  const std::uint32_t padded = a.value_up_rows();
+  if (padded != lat.value)
+    for (std::size_t i = 0; i < std::size_t{rows} * a.heads; ++i)
+      std::copy_n(attn_.data() + i * padded, lat.value, attn_.data() + i * lat.value);
+  linear(w.o, attn_.data(), block_.data(), rows);
+}
+
+void Forward::write_latents(std::uint32_t layer, std::span<const Sequence> sequences) {
+  const std::uint32_t width = spec_.attention.kv_width();
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    const Row row = rows_[r];
+    const std::uint32_t page = sequences[row.sequence].pages[row.position / kernels::kPageTokens];
+    float* to = latent_page(page, layer) + row.position % kernels::kPageTokens;
+    const float* from = k_rows_.data() + r * width;
+    for (std::uint32_t d = 0; d < width; ++d) {
+      if (d == width / 2) service::crash_point(service::CrashPoint::kKvRowHalf);
+      to[std::size_t{d} * kernels::kPageTokens] = from[d];
+    }
+  }
+}
+
+void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequences) {
+  const model::AttentionSpec& a = spec_.attention;
+  const std::uint32_t rank = a.latent.kv_rank, width = a.kv_width(), rotated = a.rope.width;
+  const auto scale =
+      static_cast<float>(rope_frequencies(a.rope).score_factor / std::sqrt(static_cast<double>(a.head_dim)));
+  const std::uint32_t groups = std::min(kHeadGroups, a.heads);
+  const std::uint32_t per_group = (a.heads + groups - 1) / groups;
+  std::uint64_t cost = 0;
+  for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * a.heads * (width + rank);
+  pool_.run(static_cast<std::uint32_t>(rows_.size()) * groups, cost, [&](std::uint32_t item) {
+    thread_local std::vector<float> scores, query, block, part;
+    thread_local std::vector<const float*> keys, values;
+    const std::size_t r = item / groups;
+    const std::uint32_t first = item % groups * per_group, last = std::min(a.heads, first + per_group);
+    const std::uint32_t count = rows_[r].position + 1;
+    const Sequence& s = sequences[rows_[r].sequence];
+    keys.clear();
+    for (std::uint32_t p = 0; p * kernels::kPageTokens < count; ++p)
+      keys.push_back(latent_page(s.pages[p], layer));
+    const std::size_t stride = keys.size() * kernels::kPageTokens;
+    scores.resize(stride * per_group);
+    query.resize(width);
+    for (std::uint32_t h = first; h < last; ++h) {
+      std::copy_n(folded_.data() + (r * a.heads + h) * a.key_up_rows(), rank, query.data());
+      std::copy_n(q_.data() + (r * a.heads + h) * a.head_dim + a.latent.nope, rotated, query.data() + rank);
+      float* own = scores.data() + (h - first) * stride;
+      k_.attention_scores(query.data(), keys.data(), count, width, scale, own);
+      k_.softmax(own, count);
+    }
+    // Latents lie by entry; mixing wants them by position. A block of positions is turned once for all heads;
+    // a block is also what one chain of a product spans, so blocks are added as CANON.md adds them.
+    block.resize(std::size_t{kernels::kBlockColumns} * rank);
+    part.resize(rank);
+    for (std::uint32_t begin = 0; begin < keys.size(); begin += kBlockPages) {
+      const std::uint32_t pages =
+          std::min<std::uint32_t>(kBlockPages, static_cast<std::uint32_t>(keys.size()) - begin);
+      values.clear();
+      for (std::uint32_t p = 0; p < pages; ++p) {
+        float* turned = block.data() + std::size_t{p} * kernels::kPageTokens * rank;
+        const float* page = keys[begin + p];
+        for (std::uint32_t d = 0; d < rank; ++d)
+          for (std::uint32_t t = 0; t < kernels::kPageTokens; ++t)
+            turned[std::size_t{t} * rank + d] = page[std::size_t{d} * kernels::kPageTokens + t];
+        values.push_back(turned);
+      }
+      const std::uint32_t at = begin * kernels::kPageTokens;
+      const std::uint32_t n = std::min(count - at, pages * kernels::kPageTokens);
+      for (std::uint32_t h = first; h < last; ++h) {
+        float* out = mixed_.data() + (r * a.heads + h) * rank;
+        const float* own = scores.data() + (h - first) * stride + at;
+        k_.attention_values(own, values.data(), n, rank, begin == 0 ? out : part.data());
+        if (begin != 0) k_.add(out, part.data(), rank);
+      }
+    }
+  });
+}
+
+}  // namespace wisp::compute
