@@ -42,8 +42,27 @@ constexpr std::uint64_t kReserveBytes = 4 * kMiB;
 /// The kernel's tree over the pages of a memfd: 576 bytes per 64 pages, 1/455 of what it holds.
 constexpr std::uint64_t kTreeShare = 400;
 
+/// Positions of latents that are turned at a time.
+constexpr std::uint64_t kLatentBlock = 512;
+
 std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) {
   return (n + unit - 1) / unit * unit;
+}
+
+/// Numbers that attention holds of a row.
+std::uint64_t attention_row(const model::AttentionSpec& a) {
+  const std::uint64_t heads = a.heads;
+  if (!a.is_latent()) return 2 * heads * a.head_dim + 2 * std::uint64_t{a.kv_heads} * a.head_dim;
+  return heads * (std::uint64_t{a.head_dim} + a.key_up_rows() + a.latent.kv_rank + a.value_up_rows()) +
+         a.kv_width() + a.latent.q_rank;
+}
+
+/// Numbers that attention holds of a thread: scores, and with latent attention those of a quarter of the
+/// heads and a block of latents.
+std::uint64_t attention_thread(const RunPlan& p, const model::AttentionSpec& a) {
+  const std::uint64_t scores = p.ctx + std::uint64_t{16};
+  if (!a.is_latent()) return scores;
+  return scores * ((a.heads + std::uint64_t{3}) / 4) + std::uint64_t{kLatentBlock + 2} * a.kv_width();
 }
 
 /// Working memory of compute: buffers for the rows of one step, scores, logits, rotation tables.
@@ -52,16 +71,15 @@ std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
   const std::uint64_t rows = std::uint64_t{p.prompt_chunk} + p.parallel;
   std::uint64_t dense_width = 0;
   for (const model::LayerSpec& layer : s.layers)
-    dense_width = std::max<std::uint64_t>(dense_width, layer.dense_width);
+    dense_width = std::max<std::uint64_t>(dense_width, layer.moe ? s.shared.width : layer.dense_width);
   const std::uint64_t width = std::max<std::uint64_t>(s.moe_width, dense_width);
   const std::uint64_t hidden = s.hidden;
   // Residual, normalised, attention and MLP output, gathered rows of an expert; the products of all chosen
   // experts stay until they are summed in rank order.
-  const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k}) +
-                                2 * std::uint64_t{a.heads} * a.head_dim +
-                                2 * std::uint64_t{a.kv_heads} * a.head_dim + 3 * width +
-                                2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
-  const std::uint64_t scores = std::uint64_t{p.threads} * (p.ctx + std::uint64_t{16});
+  const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k} + (s.shared.width != 0 ? 1 : 0)) +
+                                attention_row(a) + 3 * width + 2 * std::uint64_t{s.router.experts} +
+                                3 * std::uint64_t{s.router.top_k};
+  const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
   const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 2 * std::uint64_t{s.vocab};
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
   return round_up((rows * per_row + scores + logits + rotation) * kFloat, kPage);
