@@ -1,6 +1,7 @@
 #include "model/config.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "model/family.hpp"
 #include "model/limits.hpp"
@@ -22,10 +23,10 @@ Status read_identity(const Fields& root, Config& c) {
                                   std::find(c.family->architectures.begin(), c.family->architectures.end(),
                                             c.architecture) != c.family->architectures.end());
   if (known) return {};
+  std::set<std::string_view> known_ones;
+  for (const Family* f : families()) known_ones.insert(f->architectures.begin(), f->architectures.end());
   std::string names;
-  for (const Family* f : families()) {
-    for (const auto a : f->architectures) names += (names.empty() ? "" : ", ") + std::string(a);
-  }
+  for (const auto a : known_ones) names += (names.empty() ? "" : ", ") + std::string(a);
   return unsupported(std::string(kFile) + ": architecture " +
                      (c.architecture.empty() ? std::string("(none given)") : printable(c.architecture)) +
                      " with model_type " + printable(c.model_type) +

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "model_fixture.hpp"
@@ -32,19 +33,33 @@ std::vector<std::uint8_t> expected_tensor(const std::string& folder, const std::
   throw std::runtime_error("no tensor " + name);
 }
 
+/// Every folder with an oracle's answers, so that a new case is a folder and nothing else.
+std::vector<std::string> cases() {
+  std::vector<std::string> names;
+  for (const auto& f : std::filesystem::directory_iterator(kData + "/oracle"))
+    if (std::filesystem::exists(f.path() / "expected.safetensors")) names.push_back(f.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::uint32_t> ids_of(const std::string& folder) {
+  const auto bytes = expected_tensor(folder, "input_ids");
+  std::vector<std::uint32_t> ids;
+  for (std::size_t i = 0; i < bytes.size(); i += 8) {
+    std::int64_t id;
+    std::memcpy(&id, bytes.data() + i, 8);
+    ids.push_back(static_cast<std::uint32_t>(id));
+  }
+  return ids;
+}
+
 /// Logits of Hugging Face transformers on random checkpoints, at every position.
-class Oracle : public ::testing::TestWithParam<const char*> {};
+class Oracle : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Oracle, LogitsAtEveryPosition) {
   const std::string folder = kData + "/oracle/" + GetParam();
-  const auto id_bytes = expected_tensor(folder, "input_ids");
+  const std::vector<std::uint32_t> ids = ids_of(folder);
   const auto logit_bytes = expected_tensor(folder, "logits");
-  std::vector<std::uint32_t> ids;
-  for (std::size_t i = 0; i < id_bytes.size(); i += 8) {
-    std::int64_t id;
-    std::memcpy(&id, id_bytes.data() + i, 8);
-    ids.push_back(static_cast<std::uint32_t>(id));
-  }
   std::vector<float> expected(logit_bytes.size() / 4);
   std::memcpy(expected.data(), logit_bytes.data(), logit_bytes.size());
 
@@ -64,10 +79,26 @@ TEST_P(Oracle, LogitsAtEveryPosition) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Qwen3Moe, Oracle,
-                         ::testing::Values("untied_bf16", "tied_bias_f32", "dense_layers", "yarn",
-                                           "yarn_explicit", "odd_sizes", "sharded", "int4"),
-                         [](const auto& i) { return std::string(i.param); });
+/// Chunks of any length, threads, the order of arrival and the instruction set leave every bit as it is.
+TEST_P(Oracle, SameBitsInAnyChunks) {
+  const std::string folder = kData + "/oracle/" + GetParam();
+  const std::vector<std::uint32_t> ids = ids_of(folder);
+  const auto n = static_cast<std::uint32_t>(ids.size());
+  auto m = LoadedModel::convert(folder);
+  Engine plain(*m, kernels::ref_kernels(), 1, 1, 128);
+  std::vector<std::vector<float>> want;
+  for (std::uint32_t p = 0; p < n; ++p) want.push_back(plain.rows(ids, p, 1));
+  for (const std::uint32_t chunk : {7u, 64u, n}) {
+    Engine engine(*m, kernels::best_kernels(), 2, 128, 128, chunk == 7);
+    for (std::uint32_t p = 0; p < n; p += chunk) {
+      const std::uint32_t count = std::min(chunk, n - p);
+      ASSERT_EQ(engine.rows(ids, p, count), want[p + count - 1])
+          << "chunks of " << chunk << ", position " << p;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Oracle, ::testing::ValuesIn(cases()), [](const auto& i) { return i.param; });
 
 TEST(Reference, GreedyAnswersOfTheBundledModel) {
   auto m = LoadedModel::convert(kData + "/pocket-dictionary");
