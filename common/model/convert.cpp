@@ -7,6 +7,7 @@
 #include "model/convert_plan.hpp"
 #include "model/dense_reader.hpp"
 #include "model/float_check.hpp"
+#include "wisp/kernels/number.hpp"
 #include "wisp/kernels/relayout.hpp"
 
 namespace wisp::model {
@@ -29,6 +30,12 @@ class ExpertReader {
  private:
   Status fill_part(const PartSource& p, const ExpertMatrix& m, std::span<std::uint8_t> out) {
     std::uint8_t* codes = out.data() + m.codes_offset;
+    if (m.bias_offset != 0) WISP_TRY(fill_bias(p, m, out));
+    if (p.pitch != 0) {
+      WISP_TRY(turn(p, m));
+      kernels::tile_plain(m.format, m.rows, m.cols, raw_.data(), codes);
+      return {};
+    }
     if (!p.packed) {
       raw_.resize(std::uint64_t{m.rows} * m.cols * 4 / kernels::columns_per_dword(m.format));
       WISP_TRY(plan_.checkpoint.read(*p.data, p.offset, raw_));
@@ -56,8 +63,38 @@ class ExpertReader {
     return {};
   }
 
+  /// Brings a matrix that is stored transposed into rows, in raw_.
+  Status turn(const PartSource& p, const ExpertMatrix& m) {
+    const std::size_t size = 4 / kernels::columns_per_dword(m.format);
+    stored_.resize(std::size_t{m.cols} * p.pitch * size);
+    WISP_TRY(plan_.checkpoint.read(*p.data, p.offset, stored_));
+    if (const auto bad = first_non_finite(m.format, stored_))
+      return not_finite(plan_.checkpoint, *p.data, p.offset / size + *bad);
+    raw_.resize(std::size_t{m.rows} * m.cols * size);
+    for (std::size_t c = 0; c < m.cols; ++c)
+      for (std::size_t r = 0; r < m.rows; ++r)
+        std::memcpy(raw_.data() + (r * m.cols + c) * size,
+                    stored_.data() + (c * p.pitch + p.first + r * p.step) * size, size);
+    return {};
+  }
+
+  Status fill_bias(const PartSource& p, const ExpertMatrix& m, std::span<std::uint8_t> out) {
+    const kernels::WeightFormat format = *plain_format(p.bias->info->dtype);
+    const std::size_t size = 4 / kernels::columns_per_dword(format);
+    stored_.resize(std::size_t{p.pitch} * size);
+    WISP_TRY(plan_.checkpoint.read(*p.bias, p.bias_offset * size, stored_));
+    if (const auto bad = first_non_finite(format, stored_))
+      return not_finite(plan_.checkpoint, *p.bias, p.bias_offset + *bad);
+    for (std::size_t r = 0; r < m.rows; ++r) {
+      const float value = kernels::plain_to_float(format, stored_.data() + (p.first + r * p.step) * size);
+      std::memcpy(out.data() + m.bias_offset + r * 4, &value, 4);
+    }
+    return {};
+  }
+
   const ConvertPlan& plan_;
   std::vector<std::uint8_t> raw_;
+  std::vector<std::uint8_t> stored_;
   std::vector<std::uint32_t> words_;
   std::vector<std::uint16_t> scales_;
 };

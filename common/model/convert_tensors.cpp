@@ -51,6 +51,7 @@ class Sorter {
   explicit Sorter(ConvertPlan& plan) : plan_(plan), spec_(plan.manifest.spec) {
     plan_.experts.resize(spec_.layers.size());
     fused_.resize(spec_.layers.size());
+    fused_bias_.resize(spec_.layers.size());
     for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
       if (spec_.layers[i].moe) plan_.experts[i].resize(spec_.router.experts);
     }
@@ -107,7 +108,7 @@ class Sorter {
     }
     const bool coded = *formats[0] == WeightFormat::kInt4 || *formats[2] == WeightFormat::kInt4;
     spec_.expert = lay_out_expert(spec_.hidden, spec_.moe_width, *formats[0], *formats[2],
-                                  coded ? plan_.config.quant.group : 0);
+                                  coded ? plan_.config.quant.group : 0, spec_.expert_bias);
     return {};
   }
 
@@ -164,6 +165,8 @@ class Sorter {
       case Role::kExpert:
         return sort_expert(e, name, *m);
       case Role::kFusedExpert:
+      case Role::kTransposed:
+      case Role::kFusedBias:
         return sort_fused(e, name, *m);
       case Role::kSkip:
         break;
@@ -223,7 +226,9 @@ class Sorter {
     if (name.kind != Kind::kOther && name.kind != Kind::kWeight) {
       return unsupported(where(plan_.checkpoint, e) + ": quantised experts in one tensor are not supported");
     }
-    auto& slot = fused_[m.layer][m.rule->part == Part::kGateUp ? 0 : 1];
+    auto& table = m.rule->role == Role::kFusedBias ? fused_bias_ : fused_;
+    transposed_ = transposed_ || m.rule->role == Role::kTransposed;
+    auto& slot = table[m.layer][m.rule->part == Part::kGateUp ? 0 : 1];
     if (slot) return invalid(where(plan_.checkpoint, e) + ": is stored twice");
     slot = &e;
     return {};
@@ -238,6 +243,7 @@ class Sorter {
     const std::string folder = plan_.checkpoint.folder() + ": layer " + std::to_string(layer);
     if (!gate_up || !down)
       return invalid(folder + " has only one of experts.gate_up_proj and experts.down_proj");
+    if (transposed_) return split_transposed(layer);
     if (!has_shape(*gate_up, {n, 2 * w, h}))
       return wrong_shape(plan_.checkpoint, *gate_up, dims({n, 2 * w, h}));
     if (!has_shape(*down, {n, h, w})) return wrong_shape(plan_.checkpoint, *down, dims({n, h, w}));
@@ -252,6 +258,45 @@ class Sorter {
       x[1].offset = x[0].offset + matrix_up;
       x[2].data = down;
       x[2].offset = e * matrix_down;
+    }
+    return {};
+  }
+
+  /// The same for `gate_up_proj` [experts, hidden, 2 width], gate and up in turn, and `down_proj`
+  /// [experts, width, hidden], with their biases.
+  Status split_transposed(std::uint32_t layer) {
+    const auto [gate_up, down] = fused_[layer];
+    const auto [gate_up_bias, down_bias] = fused_bias_[layer];
+    const Checkpoint& c = plan_.checkpoint;
+    const std::uint32_t n = spec_.router.experts, w = spec_.moe_width, h = spec_.hidden;
+    if (!gate_up_bias || !down_bias)
+      return not_found(c.folder() + ": layer " + std::to_string(layer) + " lacks biases of its experts");
+    if (!has_shape(*gate_up, {n, h, 2 * w})) return wrong_shape(c, *gate_up, dims({n, h, 2 * w}));
+    if (!has_shape(*down, {n, w, h})) return wrong_shape(c, *down, dims({n, w, h}));
+    if (!has_shape(*gate_up_bias, {n, 2 * w})) return wrong_shape(c, *gate_up_bias, dims({n, 2 * w}));
+    if (!has_shape(*down_bias, {n, h})) return wrong_shape(c, *down_bias, dims({n, h}));
+    for (const Entry* e : {gate_up_bias, down_bias})
+      if (!plain_format(e->info->dtype))
+        return unsupported(where(c, *e) + ": dtype " + std::string(name_of(e->info->dtype)) +
+                           " is not supported for a bias; supported: F32, BF16, F16");
+    const std::uint64_t bytes_up = 2 * std::uint64_t{w} * h * bits_of(gate_up->info->dtype) / 8;
+    const std::uint64_t bytes_down = std::uint64_t{w} * h * bits_of(down->info->dtype) / 8;
+    for (std::uint32_t e = 0; e < n; ++e) {
+      ExpertSource& x = plan_.experts[layer][e];
+      for (const std::uint32_t part : {0u, 1u}) {
+        x[part].data = gate_up;
+        x[part].bias = gate_up_bias;
+        x[part].offset = e * bytes_up;
+        x[part].bias_offset = std::uint64_t{e} * 2 * w;
+        x[part].pitch = 2 * w;
+        x[part].first = part;
+        x[part].step = 2;
+      }
+      x[2].data = down;
+      x[2].bias = down_bias;
+      x[2].offset = e * bytes_down;
+      x[2].bias_offset = std::uint64_t{e} * h;
+      x[2].pitch = h;
     }
     return {};
   }
@@ -330,7 +375,9 @@ class Sorter {
   ModelSpec& spec_;
   std::map<std::string, const Entry*> dense_;
   std::size_t skipped_ = 0;
-  std::vector<std::array<const Entry*, 2>> fused_;  ///< [layers] gate_up, down
+  std::vector<std::array<const Entry*, 2>> fused_;       ///< [layers] gate_up, down
+  std::vector<std::array<const Entry*, 2>> fused_bias_;  ///< same
+  bool transposed_ = false;                              ///< fused tensors lie [experts, cols, rows]
 };
 
 }  // namespace

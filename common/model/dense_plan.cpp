@@ -48,6 +48,7 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
       vector(in_layer("attn.k.bias"), kv);
       vector(in_layer("attn.v.bias"), kv);
     }
+    if (a.sinks) vector(in_layer("attn.sinks"), a.heads);
     if (a.qk_norm != QkNorm::kNone) {
       const bool whole = a.qk_norm == QkNorm::kWhole;
       vector(in_layer("attn.q_norm"), whole ? q : a.head_dim);
@@ -58,6 +59,7 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
     vector(in_layer("ffn_norm"), m.hidden);
     if (m.layers[i].moe) {
       matrix(in_layer("router"), m.router.experts, m.hidden);
+      if (m.router.kind == RouterKind::kTopKSoftmax) vector(in_layer("router.bias"), m.router.experts);
       if (m.router.kind == RouterKind::kSigmoidTopK) vector(in_layer("router.selection"), m.router.experts);
       if (m.shared.width != 0) {
         matrix(in_layer("shared.gate"), m.shared.width, m.hidden);

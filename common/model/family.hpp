@@ -15,6 +15,8 @@ enum class Role : std::uint8_t {
   kDense,        ///< resident: becomes a tensor of dense.safetensors
   kExpert,       ///< one matrix of one expert
   kFusedExpert,  ///< one matrix of all experts of a layer, [experts, rows, cols]
+  kTransposed,   ///< the same as [experts, cols, rows]; of gate and up, rows 2j and 2j + 1
+  kFusedBias,    ///< its biases, [experts, rows]
   kSkip,         ///< known, and not needed: computed tables and the like
 };
 
@@ -48,6 +50,7 @@ const Family* find_family(std::string_view model_type);
 const Family& deepseek_v3_family();
 const Family& glm4_moe_family();
 const Family& glm4_moe_lite_family();
+const Family& gpt_oss_family();
 const Family& kimi_k2_family();
 const Family& mixtral_family();
 const Family& olmoe_family();

@@ -204,10 +204,10 @@ Status check_file(const std::string& folder, const std::string& file, std::uint6
 }  // namespace
 
 ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, WeightFormat gate_up, WeightFormat down,
-                           std::uint32_t group) {
+                           std::uint32_t group, bool bias) {
   ExpertShape e;
   std::uint64_t at = 0;
-  const auto place = [&at, group](WeightFormat format, std::uint32_t rows, std::uint32_t cols) {
+  const auto place = [&at, group, bias](WeightFormat format, std::uint32_t rows, std::uint32_t cols) {
     ExpertMatrix m;
     m.format = format;
     m.rows = rows;
@@ -218,6 +218,10 @@ ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, WeightForm
       m.group = group;
       m.scales_offset = round_up(at, kPlaneAlign);
       at = m.scales_offset + kernels::scales_bytes(format, rows, cols, group);
+    }
+    if (bias) {
+      m.bias_offset = round_up(at, kPlaneAlign);
+      at = m.bias_offset + std::uint64_t{rows} * 4;
     }
     return m;
   };

@@ -88,6 +88,6 @@ Status check_spec(const ModelSpec& m);
 
 /// Lays out an expert of the given formats: fills offsets, payload and stride.
 ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, kernels::WeightFormat gate_up,
-                           kernels::WeightFormat down, std::uint32_t group);
+                           kernels::WeightFormat down, std::uint32_t group, bool bias);
 
 }  // namespace wisp::model

@@ -52,6 +52,7 @@ struct AttentionSpec {
   float clip = 0.0f;         ///< q, k, v clamped to +-clip, after a whole norm and before rope; 0 = not
   bool qkv_bias = false;     ///< q, k, v have biases; latent: the two that make the latents
   bool output_bias = false;  ///< o has one
+  bool sinks = false;        ///< each head has one more logit, whose probability is dropped
   RopeSpec rope;
   LatentSpec latent;
 
@@ -71,6 +72,7 @@ struct AttentionSpec {
 enum class RouterKind : std::uint8_t {
   kSoftmaxTopK,  ///< R1 / R2: softmax, top-k, renormalised or not
   kSigmoidTopK,  ///< R4: sigmoid, top-k of score + selection bias, groups first
+  kTopKSoftmax,  ///< R3: top-k of logits, softmax over them; the logits have a bias
 };
 
 struct RouterSpec {
@@ -82,6 +84,13 @@ struct RouterSpec {
   std::uint32_t groups = 1;       ///< experts lie in this many groups of equal size
   std::uint32_t kept_groups = 1;  ///< groups that may be chosen from
   float scale = 1.0f;             ///< of the routed sum
+};
+
+/// How gate and up are joined (spec 2.8): silu(g) u, or with limits (u + 1) g sigmoid(alpha g), g <= limit,
+/// |u| <= limit.
+struct GluSpec {
+  float limit = 0.0f;  ///< 0 = the plain form
+  float alpha = 1.702f;
 };
 
 /// An MLP that every row passes besides its routed experts; width 0 = there is none.
@@ -103,6 +112,7 @@ struct ExpertMatrix {
   std::uint32_t rows = 0, cols = 0, group = 0;
   std::uint64_t codes_offset = 0;   ///< bytes from the extent's start, aligned to 64
   std::uint64_t scales_offset = 0;  ///< same; 0 where there are no scales
+  std::uint64_t bias_offset = 0;    ///< f32 [rows], same; 0 where there is no bias
 };
 
 /// The shape of every expert of the model: gate, up, down in the order in which the kernels stream them.
@@ -125,6 +135,8 @@ struct ModelSpec {
   AttentionSpec attention;
   RouterSpec router;
   SharedExpertSpec shared;  ///< of every MoE layer
+  GluSpec glu;
+  bool expert_bias = false;  ///< gate, up and down of experts have biases
   std::vector<LayerSpec> layers;
   ExpertShape expert;  ///< all zero where no layer is MoE
 

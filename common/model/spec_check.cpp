@@ -74,10 +74,11 @@ Status check_expert(const ModelSpec& m) {
     return invalid("moe_width is not a multiple of the expert group");
   }
   const ExpertShape want =
-      lay_out_expert(m.hidden, m.moe_width, e.gate.format, e.down.format, coded ? group : 0);
+      lay_out_expert(m.hidden, m.moe_width, e.gate.format, e.down.format, coded ? group : 0, m.expert_bias);
   const auto same = [](const ExpertMatrix& a, const ExpertMatrix& b) {
     return a.format == b.format && a.rows == b.rows && a.cols == b.cols && a.group == b.group &&
-           a.codes_offset == b.codes_offset && a.scales_offset == b.scales_offset;
+           a.codes_offset == b.codes_offset && a.scales_offset == b.scales_offset &&
+           a.bias_offset == b.bias_offset;
   };
   if (!same(e.gate, want.gate) || !same(e.up, want.up) || !same(e.down, want.down) ||
       e.payload != want.payload || e.stride != want.stride) {
@@ -95,6 +96,8 @@ Status check_spec(const ModelSpec& m) {
   WISP_TRY(in_range("layers", m.layers.size(), 1, kMaxLayers));
   if (!std::isfinite(m.norm_eps) || m.norm_eps < 0.0f) return invalid("norm_eps is not a number above 0");
   WISP_TRY(check_attention(m.attention));
+  for (const float f : {m.glu.limit, m.glu.alpha})
+    if (!std::isfinite(f) || f < 0.0f) return invalid("a number of the glu is below 0");
   for (const auto& l : m.layers) {
     if (!l.moe) WISP_TRY(in_range("dense_width", l.dense_width, 1, kMaxWidth));
   }

@@ -22,7 +22,7 @@ namespace {
 
 /// Names of the values of an enumeration, in their order.
 constexpr std::array<std::string_view, 3> kQkNorms{"none", "head", "whole"};
-constexpr std::array<std::string_view, 2> kRouterKinds{"softmax_top_k", "sigmoid_top_k"};
+constexpr std::array<std::string_view, 3> kRouterKinds{"softmax_top_k", "sigmoid_top_k", "top_k_softmax"};
 
 template <class Enum, std::size_t N>
 Result<Enum> parse_name(const Fields& f, std::string_view key, const std::array<std::string_view, N>& names) {
@@ -125,9 +125,10 @@ Status parse_expert(const Fields& f, ModelSpec& m) {
   WISP_ASSIGN(const WeightFormat gate_format, parse_format(gate_up));
   WISP_ASSIGN(const WeightFormat down_format, parse_format(down));
   WISP_ASSIGN(const std::uint32_t group, e.u32_or("group", 0, 0, kMaxWidth));
+  WISP_ASSIGN(m.expert_bias, e.boolean("bias"));
   const bool coded = gate_format == WeightFormat::kInt4 || down_format == WeightFormat::kInt4;
   if (coded != (group != 0)) return e.wrong("group", "does not go with the formats");
-  m.expert = lay_out_expert(m.hidden, m.moe_width, gate_format, down_format, group);
+  m.expert = lay_out_expert(m.hidden, m.moe_width, gate_format, down_format, group, m.expert_bias);
   WISP_ASSIGN(const std::uint64_t payload, e.u64("payload", 0, UINT64_MAX));
   WISP_ASSIGN(const std::uint64_t stride, e.u64("stride", 0, UINT64_MAX));
   if (payload != m.expert.payload || stride != m.expert.stride) {
@@ -157,10 +158,14 @@ Status parse_spec(const Fields& f, ModelSpec& m) {
   WISP_ASSIGN(m.attention.clip, parse_float(a, "clip", 0.0, 1e9));
   WISP_ASSIGN(m.attention.qkv_bias, a.boolean("qkv_bias"));
   WISP_ASSIGN(m.attention.output_bias, a.boolean("output_bias"));
+  WISP_ASSIGN(m.attention.sinks, a.boolean("sinks"));
   WISP_ASSIGN(const Fields rope, a.object("rope"));
   WISP_TRY(parse_rope(rope, m.attention.rope));
   WISP_TRY(parse_latent(a, m.attention.latent));
 
+  WISP_ASSIGN(const Fields glu, f.object("glu"));
+  WISP_ASSIGN(m.glu.limit, parse_float(glu, "limit", 0.0, 1e9));
+  WISP_ASSIGN(m.glu.alpha, parse_float(glu, "alpha", 0.0, 1e9));
   WISP_TRY(parse_layers(f, m));
   WISP_TRY(parse_windows(f, m));
   if (m.moe_layers() > 0) {
@@ -217,7 +222,9 @@ Json spec_json(const ModelSpec& m) {
            {"clip", a.clip},
            {"qkv_bias", a.qkv_bias},
            {"output_bias", a.output_bias},
+           {"sinks", a.sinks},
            {"rope", rope_json(a.rope)}}},
+         {"glu", {{"limit", m.glu.limit}, {"alpha", m.glu.alpha}}},
          {"layers", layers}};
   if (a.is_latent())
     j["attention"]["latent"] = {{"kv_rank", a.latent.kv_rank},
@@ -244,6 +251,7 @@ Json spec_json(const ModelSpec& m) {
   j["expert"] = {{"gate_up", {{"format", name_of(e.gate.format)}}},
                  {"down", {{"format", name_of(e.down.format)}}},
                  {"group", e.gate.group != 0 ? e.gate.group : e.down.group},
+                 {"bias", m.expert_bias},
                  {"payload", e.payload},
                  {"stride", e.stride}};
   return j;

@@ -158,7 +158,7 @@ Result<ModelSpec> spec_of(const SynthOptions& o) {
   else if (!int4)
     return unsupported("expert format " + o.expert_format + " is not supported; supported: int4, bf16, f32");
   if (int4 && o.group == 0) return invalid("group is 0");
-  m.expert = lay_out_expert(m.hidden, m.moe_width, format, format, int4 ? o.group : 0);
+  m.expert = lay_out_expert(m.hidden, m.moe_width, format, format, int4 ? o.group : 0, false);
   WISP_TRY(check_spec(m));
   return m;
 }

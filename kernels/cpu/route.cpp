@@ -52,7 +52,10 @@ void route(const RouteRule& rule, const float* logits, const float* selection, f
   const std::uint32_t n = rule.experts, count = std::min(rule.top_k, n);
   float* const score = scratch;
   float* const choice = scratch + n;
-  if (rule.sigmoid) {
+  if (rule.kind == RouteKind::kTopKSoftmax) {
+    std::copy_n(logits, n, score);
+    std::copy_n(logits, n, choice);
+  } else if (rule.kind == RouteKind::kSigmoidTopK) {
     for (std::uint32_t e = 0; e < n; ++e) score[e] = canonical_sigmoid(logits[e]);
     for (std::uint32_t e = 0; e < n; ++e) choice[e] = score[e] + selection[e];
     if (rule.groups > 1) keep_groups(rule, choice);
@@ -61,19 +64,24 @@ void route(const RouteRule& rule, const float* logits, const float* selection, f
     k.softmax(score, n);
     std::copy_n(score, n, choice);
   }
+  // -inf would count as taken.
+  if (rule.groups == 1)
+    for (std::uint32_t e = 0; e < n; ++e)
+      if (choice[e] == kTaken) choice[e] = std::numeric_limits<float>::lowest();
   for (std::uint32_t rank = 0; rank < count; ++rank) {
     const std::uint32_t best = best_of(choice, n);
     ids[rank] = best;
     weights[rank] = score[best];
     choice[best] = kTaken;
   }
+  if (rule.kind == RouteKind::kTopKSoftmax) return k.softmax(weights, count);
   if (rule.renormalise && count != 0) {
     float sum = weights[0];
     for (std::uint32_t rank = 1; rank < count; ++rank) sum = sum + weights[rank];
-    if (rule.sigmoid) sum = sum + 1e-20f;
+    if (rule.kind == RouteKind::kSigmoidTopK) sum = sum + 1e-20f;
     for (std::uint32_t rank = 0; rank < count; ++rank) weights[rank] = weights[rank] / sum;
   }
-  if (!rule.sigmoid) return;
+  if (rule.kind != RouteKind::kSigmoidTopK) return;
   for (std::uint32_t rank = 0; rank < count; ++rank) weights[rank] = weights[rank] * rule.scale;
 }
 

@@ -101,12 +101,15 @@ void Forward::attend(std::uint32_t layer, std::span<const Sequence> sequences) {
       keys.push_back(key_page(s.pages[first_page + p], layer, kv_head));
       values.push_back(value_page(s.pages[first_page + p], layer, kv_head));
     }
-    scores.resize(keys.size() * kernels::kPageTokens);
+    const std::vector<float>& sinks = weights_.layers[layer].sinks;
+    scores.resize(keys.size() * kernels::kPageTokens + 1);
     for (std::uint32_t i = 0; i < per_kv; ++i) {
       const std::size_t head = (r * a.heads + kv_head * per_kv + i) * a.head_dim;
       k_.attention_scores(q_.data() + head, keys.data(), count, a.head_dim, scale, scores.data());
       std::fill_n(scores.begin(), unseen, -std::numeric_limits<float>::infinity());
-      k_.softmax(scores.data(), count);
+      // A sink stands behind the last position; its probability is dropped.
+      if (!sinks.empty()) scores[count] = sinks[kv_head * per_kv + i];
+      k_.softmax(scores.data(), sinks.empty() ? count : count + 1);
       k_.attention_values(scores.data(), values.data(), count, a.head_dim, attn_.data() + head);
     }
   });

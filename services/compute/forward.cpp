@@ -107,8 +107,13 @@ void Forward::mlp(std::uint32_t layer, float* y) {
   const auto rows = static_cast<std::uint32_t>(rows_.size());
   linear(w.gate, normed_.data(), gate_.data(), rows);
   linear(w.up, normed_.data(), up_.data(), rows);
-  k_.silu_mul(gate_.data(), up_.data(), std::size_t{rows} * w.gate.weight.rows);
+  glu(std::size_t{rows} * w.gate.weight.rows);
   linear(w.down, gate_.data(), y, rows);
+}
+
+void Forward::glu(std::size_t n) {
+  if (spec_.glu.limit == 0.0f) return k_.silu_mul(gate_.data(), up_.data(), n);
+  kernels::clamped_glu(gate_.data(), up_.data(), n, spec_.glu.limit, spec_.glu.alpha);
 }
 
 void Forward::head(std::span<Sequence> sequences) {

@@ -83,6 +83,8 @@ class Forward {
   void mlp(std::uint32_t layer, float* y);
   bool moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, ExpertSource& experts,
                const std::function<bool()>& cancelled);
+  /// gate_[0, n) becomes what `down` takes.
+  void glu(std::size_t n);
   void route(std::uint32_t layer, std::uint32_t rows);
   void add_shared(std::uint32_t layer);
   void multiply_experts(std::span<const ReadyExpert> ready);

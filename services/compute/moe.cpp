@@ -1,13 +1,20 @@
 #include <algorithm>
+#include <array>
 
 #include "services/compute/forward.hpp"
 
 namespace wisp::compute {
 
+namespace {
+/// In the order of model::RouterKind.
+constexpr std::array kRouteKinds{kernels::RouteKind::kSoftmaxTopK, kernels::RouteKind::kSigmoidTopK,
+                                 kernels::RouteKind::kTopKSoftmax};
+}  // namespace
+
 void Forward::route(std::uint32_t layer, std::uint32_t rows) {
   const model::RouterSpec& r = spec_.router;
   const LayerWeights& w = weights_.layers[layer];
-  const kernels::RouteRule rule{r.kind == model::RouterKind::kSigmoidTopK,
+  const kernels::RouteRule rule{kRouteKinds[static_cast<std::size_t>(r.kind)],
                                 r.experts,
                                 r.top_k,
                                 r.renormalise,
@@ -115,13 +122,25 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
       k_.linear(j.weights.gate, x, hidden, j.rows, gate_.data() + std::size_t{j.local} * width, width, a, b);
       k_.linear(j.weights.up, x, hidden, j.rows, up_.data() + std::size_t{j.local} * width, width, a, b);
     });
-    k_.silu_mul(gate_.data(), up_.data(), std::size_t{rows} * width);
+    for (const Job& j : jobs) {
+      if (j.weights.gate_bias == nullptr) break;
+      for (std::size_t t = j.local; t < j.local + j.rows; ++t) {
+        k_.add(gate_.data() + t * width, j.weights.gate_bias, width);
+        k_.add(up_.data() + t * width, j.weights.up_bias, width);
+      }
+    }
+    glu(std::size_t{rows} * width);
     pool_.run(n * down_items, cost, [&](std::uint32_t i) {
       const Job& j = jobs[i / down_items];
       const std::uint32_t a = i % down_items * down_step, b = std::min(down_tiles, a + down_step);
       k_.linear(j.weights.down, gate_.data() + std::size_t{j.local} * width, width, j.rows,
                 product_.data() + j.first * hidden, hidden, a, b);
     });
+    for (const Job& j : jobs) {
+      if (j.weights.down_bias == nullptr) break;
+      for (std::size_t t = j.first; t < j.first + j.rows; ++t)
+        k_.add(product_.data() + t * hidden, j.weights.down_bias, hidden);
+    }
   }
 }
 

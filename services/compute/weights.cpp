@@ -36,7 +36,8 @@ class Binder {
     std::vector<float> out(n, 0.0f);
     if (t == nullptr) return out;
     const std::byte* p = dense_ + t->offset;
-    for (std::uint32_t i = 0; i < n; ++i) out[i] = element(t->format, p, i);
+    const std::size_t size = 4 / kernels::columns_per_dword(t->format);
+    for (std::uint32_t i = 0; i < n; ++i) out[i] = kernels::plain_to_float(t->format, p + i * size);
     return out;
   }
 
@@ -70,18 +71,6 @@ class Binder {
       return nullptr;
     }
     return &t;
-  }
-
-  static float element(WeightFormat f, const std::byte* p, std::uint32_t i) {
-    if (f == WeightFormat::kF32) {
-      float v;
-      std::memcpy(&v, p + std::size_t{i} * 4, 4);
-      return v;
-    }
-    std::uint16_t h;
-    std::memcpy(&h, p + std::size_t{i} * 2, 2);
-    if (f == WeightFormat::kBf16) return kernels::bf16_to_float(h);
-    return kernels::f16_to_float(h);
   }
 
   void note(std::string what) {
@@ -133,9 +122,11 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
       lw.q_norm = b.vector(name("attn.q_norm"), whole ? q : a.head_dim);
       lw.k_norm = b.vector(name("attn.k_norm"), whole ? kv : a.head_dim);
     }
+    if (a.sinks) lw.sinks = b.vector(name("attn.sinks"), a.heads);
     const bool moe = s.layers[l].moe;
     if (moe) {
-      lw.router = b.linear(name("router"), s.router.experts, s.hidden, false);
+      lw.router = b.linear(name("router"), s.router.experts, s.hidden,
+                           s.router.kind == model::RouterKind::kTopKSoftmax);
       if (s.router.kind == model::RouterKind::kSigmoidTopK)
         lw.selection = b.vector(name("router.selection"), s.router.experts);
       if (s.shared.gated) lw.mix = b.linear(name("shared.mix"), 1, s.hidden, false);
@@ -164,7 +155,11 @@ ExpertWeights ExpertWeights::at(const model::ExpertShape& shape, const std::byte
     if (m.group != 0) w.scales = reinterpret_cast<const std::uint16_t*>(extent + m.scales_offset);
     return w;
   };
-  return {view(shape.gate), view(shape.up), view(shape.down)};
+  const auto bias = [&](const model::ExpertMatrix& m) {
+    return m.bias_offset == 0 ? nullptr : reinterpret_cast<const float*>(extent + m.bias_offset);
+  };
+  return {view(shape.gate), view(shape.up), view(shape.down),
+          bias(shape.gate), bias(shape.up), bias(shape.down)};
 }
 
 }  // namespace wisp::compute

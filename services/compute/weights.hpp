@@ -26,6 +26,7 @@ struct LayerWeights {
   kernels::WeightView k_up, v_up;          ///< see model::Derivation
   std::vector<float> q_norm, k_norm;       ///< [head_dim] or [heads * head_dim], or empty
   Linear router;                           ///< [experts, hidden], MoE layers
+  std::vector<float> sinks;                ///< [heads] or empty
   std::vector<float> selection;            ///< [experts] added to the scores that choose, or empty
   Linear gate, up, down;                   ///< the MLP of a dense layer, or the shared expert of a MoE layer
   Linear mix;  ///< [1, hidden]: how much the shared expert counts, where it is gated
@@ -46,6 +47,7 @@ struct Weights {
 /// The three matrices of an expert inside its extent.
 struct ExpertWeights {
   kernels::WeightView gate, up, down;
+  const float *gate_bias, *up_bias, *down_bias;  ///< [rows] or null
   static ExpertWeights at(const model::ExpertShape& shape, const std::byte* extent);
 };
 

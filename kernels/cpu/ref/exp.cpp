@@ -43,4 +43,13 @@ float canonical_silu(float x) {
   return x / (1.0f + canonical_exp(-x));
 }
 
+void clamped_glu(float* gate, const float* up, std::size_t n, float limit, float alpha) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const float g = gate[i] > limit ? limit : gate[i];
+    float u = up[i] > limit ? limit : up[i];
+    u = u < -limit ? -limit : u;
+    gate[i] = (u + 1.0f) * (g * canonical_sigmoid(alpha * g));
+  }
+}
+
 }  // namespace wisp::kernels

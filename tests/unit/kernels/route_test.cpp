@@ -14,7 +14,8 @@ struct Route {
 Route route(const std::vector<float>& logits, std::uint32_t top_k, bool renormalise, const Kernels& k) {
   Route r{std::vector<std::uint32_t>(top_k), std::vector<float>(top_k)};
   std::vector<float> scratch(2 * logits.size());
-  const RouteRule rule{false, static_cast<std::uint32_t>(logits.size()), top_k, renormalise};
+  const RouteRule rule{RouteKind::kSoftmaxTopK, static_cast<std::uint32_t>(logits.size()), top_k,
+                       renormalise};
   kernels::route(rule, logits.data(), nullptr, scratch.data(), r.ids.data(), r.weights.data(), k);
   return r;
 }

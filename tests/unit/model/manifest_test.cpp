@@ -16,7 +16,7 @@ using kernels::WeightFormat;
 using test::expect_error;
 
 TEST(Layout, PocketDictionary) {
-  const ExpertShape e = lay_out_expert(256, 128, WeightFormat::kInt4, WeightFormat::kInt4, 32);
+  const ExpertShape e = lay_out_expert(256, 128, WeightFormat::kInt4, WeightFormat::kInt4, 32, false);
   EXPECT_EQ(e.gate.codes_offset, 0u);
   EXPECT_EQ(e.gate.scales_offset, 16384u);
   EXPECT_EQ(e.up.codes_offset, 18432u);
@@ -30,7 +30,7 @@ TEST(Layout, PocketDictionary) {
 TEST(Layout, PlanesAreAlignedWhateverTheShape) {
   for (const std::uint32_t width : {1u, 17u, 32u, 96u}) {
     for (const auto f : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt4}) {
-      const ExpertShape e = lay_out_expert(96, width, f, f, f == WeightFormat::kInt4 ? 32 : 0);
+      const ExpertShape e = lay_out_expert(96, width, f, f, f == WeightFormat::kInt4 ? 32 : 0, false);
       for (const auto* m : {&e.gate, &e.up, &e.down}) {
         EXPECT_EQ(m->codes_offset % 64, 0u);
         EXPECT_EQ(m->scales_offset % 64, 0u);

@@ -70,15 +70,24 @@ float canonical_silu(float x);
 /// The canonical reduction: 16 interleaved lanes (i mod 16), then the tree +8, +4, +2, +1.
 float canonical_sum(const float* x, std::size_t n);
 
+/// gate[i] = (u + 1) g sigmoid(alpha g) with g = min(gate[i], limit), u = up[i] clamped to +-limit.
+void clamped_glu(float* gate, const float* up, std::size_t n, float limit, float alpha);
+
 /// Reads row r of a matrix in tile layout into y [cols] as f32, exactly (not for int4). Used by the
 /// embedding.
 void gather_row(const WeightView& w, std::uint32_t row, float* y);
 
 inline constexpr std::uint32_t kMaxRouteGroups = 256;
 
+enum class RouteKind : std::uint8_t {
+  kSoftmaxTopK,  ///< softmax over all experts, top-k: R1 renormalised, R2 not
+  kSigmoidTopK,  ///< R4
+  kTopKSoftmax,  ///< R3: softmax over the chosen logits
+};
+
 /// How a row's experts are chosen and weighed (spec 2.7).
 struct RouteRule {
-  bool sigmoid = false;  ///< R4; else softmax over all experts: R1 renormalised, R2 not
+  RouteKind kind = RouteKind::kSoftmaxTopK;
   std::uint32_t experts = 0;
   std::uint32_t top_k = 0;
   bool renormalise = true;

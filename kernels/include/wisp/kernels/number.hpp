@@ -1,6 +1,9 @@
 #pragma once
 #include <bit>
 #include <cstdint>
+#include <cstring>
+
+#include "wisp/kernels/weight.hpp"
 
 namespace wisp::kernels {
 
@@ -20,6 +23,18 @@ inline float f16_to_float(std::uint16_t h) {
   }
   const std::uint32_t wide = exponent == 31 ? 255u : exponent + 112u;
   return std::bit_cast<float>(sign | (wide << 23) | (fraction << 13));
+}
+
+/// The number at `p`, stored as f32, bf16 or f16; exact.
+inline float plain_to_float(WeightFormat f, const void* p) {
+  if (f == WeightFormat::kF32) {
+    float v;
+    std::memcpy(&v, p, 4);
+    return v;
+  }
+  std::uint16_t h;
+  std::memcpy(&h, p, 2);
+  return f == WeightFormat::kBf16 ? bf16_to_float(h) : f16_to_float(h);
 }
 
 /// Value of an int4 code before its scale: c - 8, in [-8, 7].
