@@ -38,6 +38,13 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
       out.push_back({in_layer("attn.k_up"), a.heads * a.key_up_rows(), l.nope, true, Derivation::kKeyUp});
       out.push_back(
           {in_layer("attn.v_up"), a.heads * a.value_up_rows(), l.kv_rank, true, Derivation::kValueUp});
+      if (a.indexer.heads != 0 && m.layers[i].indexes) {
+        matrix(in_layer("indexer.q"), a.indexer.heads * a.indexer.head_dim, l.q_rank);
+        matrix(in_layer("indexer.k"), a.indexer.head_dim, m.hidden);
+        vector(in_layer("indexer.k_norm"), a.indexer.head_dim);
+        vector(in_layer("indexer.k_norm.bias"), a.indexer.head_dim);
+        matrix(in_layer("indexer.weights"), a.indexer.heads, m.hidden);
+      }
     } else {
       matrix(in_layer("attn.q"), q, m.hidden);
       matrix(in_layer("attn.k"), kv, m.hidden);

@@ -48,8 +48,10 @@ const Family* find_family(std::string_view model_type);
 
 /// families/*.cpp
 const Family& deepseek_v3_family();
+const Family& deepseek_v32_family();
 const Family& glm4_moe_family();
 const Family& glm4_moe_lite_family();
+const Family& glm_moe_dsa_family();
 const Family& gpt_oss_family();
 const Family& kimi_k2_family();
 const Family& mixtral_family();

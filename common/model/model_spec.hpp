@@ -43,6 +43,14 @@ struct LatentSpec {
   float norm_eps = 1e-6f;     ///< of the norms of the two latents
 };
 
+/// The scorer that picks which positions a row of latent attention sees (spec 2.6); heads 0 = all of them.
+struct IndexerSpec {
+  std::uint32_t heads = 0;
+  std::uint32_t head_dim = 0;  ///< the first rope.width entries are rotated
+  std::uint32_t top_k = 0;     ///< positions that a row sees at most, its own included
+  bool interleaved = false;    ///< how they are rotated, whatever the main heads do
+};
+
 /// Grouped-query attention (spec 2.4), or latent attention.
 struct AttentionSpec {
   std::uint32_t heads = 0;
@@ -55,11 +63,12 @@ struct AttentionSpec {
   bool sinks = false;        ///< each head has one more logit, whose probability is dropped
   RopeSpec rope;
   LatentSpec latent;
+  IndexerSpec indexer;
 
   bool is_latent() const { return latent.kv_rank != 0; }
   /// Entries of the heads' outputs that `o` takes.
   std::uint32_t output_width() const { return heads * (is_latent() ? latent.value : head_dim); }
-  /// Numbers that a layer keeps of a position.
+  /// Numbers that a layer keeps of a position, index keys apart.
   std::uint32_t kv_width() const {
     return is_latent() ? latent.kv_rank + rope.width : 2 * kv_heads * head_dim;
   }
@@ -104,6 +113,7 @@ struct LayerSpec {
   bool moe = true;
   std::uint32_t dense_width = 0;  ///< only for dense layers
   std::uint32_t window = 0;       ///< a row sees so many positions, its own included; 0 = all
+  bool indexes = true;            ///< where there is an indexer: has one, or uses the last one's choice
 };
 
 /// Where one plane of an expert lies inside its extent.
@@ -140,6 +150,17 @@ struct ModelSpec {
   std::vector<LayerSpec> layers;
   ExpertShape expert;  ///< all zero where no layer is MoE
 
+  /// Numbers that layer `i` keeps of a position.
+  std::uint32_t kv_width(std::size_t i) const {
+    return attention.kv_width() +
+           (attention.indexer.heads != 0 && layers[i].indexes ? attention.indexer.head_dim : 0);
+  }
+  /// Numbers that all layers keep of a position.
+  std::uint64_t kv_width_of_all() const {
+    std::uint64_t n = 0;
+    for (std::size_t i = 0; i < layers.size(); ++i) n += kv_width(i);
+    return n;
+  }
   std::uint32_t moe_layers() const {
     std::uint32_t n = 0;
     for (const auto& l : layers) n += l.moe ? 1 : 0;

@@ -29,6 +29,12 @@ Status check_attention(const AttentionSpec& a) {
     if (a.head_dim != l.nope + a.rope.width) return invalid("head_dim is not nope + rope width");
     if (!std::isfinite(l.norm_eps) || l.norm_eps < 0.0f) return invalid("the latent norm_eps is below 0");
   }
+  if (a.indexer.heads != 0) {
+    WISP_TRY(in_range("indexer heads", a.indexer.heads, 1, kMaxHeads));
+    WISP_TRY(in_range("indexer head_dim", a.indexer.head_dim, a.rope.width, kMaxHeadDim));
+    WISP_TRY(in_range("indexer top_k", a.indexer.top_k, 1, kMaxPositions));
+    if (a.latent.q_rank == 0) return invalid("an indexer without a latent of the queries");
+  }
   if (!std::isfinite(a.clip) || a.clip < 0.0f) return invalid("clip is below 0");
   WISP_TRY(in_range("rope width", a.rope.width, 2, a.head_dim));
   if (a.rope.width % 2 != 0) return invalid("rope width is odd");
@@ -98,6 +104,7 @@ Status check_spec(const ModelSpec& m) {
   WISP_TRY(check_attention(m.attention));
   for (const float f : {m.glu.limit, m.glu.alpha})
     if (!std::isfinite(f) || f < 0.0f) return invalid("a number of the glu is below 0");
+  if (!m.layers.front().indexes) return invalid("the first layer has no choice of positions to use");
   for (const auto& l : m.layers) {
     if (!l.moe) WISP_TRY(in_range("dense_width", l.dense_width, 1, kMaxWidth));
   }

@@ -82,10 +82,35 @@ Status parse_layers(const Fields& f, ModelSpec& m) {
     if (v == "moe") {
       m.layers.push_back({});
     } else if (v.is_number_unsigned() && v.get<std::uint64_t>() <= kMaxWidth) {
-      m.layers.push_back({false, v.get<std::uint32_t>(), 0});
+      m.layers.push_back({false, v.get<std::uint32_t>(), 0, true});
     } else {
       return f.wrong("layers", "has an entry that is neither \"moe\" nor a width");
     }
+  }
+  return {};
+}
+
+/// Absent where latent attention sees every position.
+Status parse_indexer(const Fields& a, IndexerSpec& x) {
+  if (!a.has("indexer")) return {};
+  WISP_ASSIGN(const Fields f, a.object("indexer"));
+  WISP_ASSIGN(x.heads, f.u32("heads", 1, kMaxHeads));
+  WISP_ASSIGN(x.head_dim, f.u32("head_dim", 1, kMaxHeadDim));
+  WISP_ASSIGN(x.top_k, f.u32("top_k", 1, kMaxPositions));
+  WISP_ASSIGN(x.interleaved, f.boolean("interleaved"));
+  return {};
+}
+
+/// Absent where every layer has an indexer of its own, or none has.
+Status parse_indexes(const Fields& f, ModelSpec& m) {
+  if (!f.has("indexes")) return {};
+  WISP_ASSIGN(const Json* list, f.array("indexes"));
+  if (list->size() != m.layers.size())
+    return f.wrong("indexes", "has " + std::to_string(list->size()) + " entries, layers " +
+                                  std::to_string(m.layers.size()));
+  for (std::size_t i = 0; i < list->size(); ++i) {
+    if (!(*list)[i].is_boolean()) return f.wrong("indexes", "has an entry that is neither true nor false");
+    m.layers[i].indexes = (*list)[i].get<bool>();
   }
   return {};
 }
@@ -162,12 +187,14 @@ Status parse_spec(const Fields& f, ModelSpec& m) {
   WISP_ASSIGN(const Fields rope, a.object("rope"));
   WISP_TRY(parse_rope(rope, m.attention.rope));
   WISP_TRY(parse_latent(a, m.attention.latent));
+  WISP_TRY(parse_indexer(a, m.attention.indexer));
 
   WISP_ASSIGN(const Fields glu, f.object("glu"));
   WISP_ASSIGN(m.glu.limit, parse_float(glu, "limit", 0.0, 1e9));
   WISP_ASSIGN(m.glu.alpha, parse_float(glu, "alpha", 0.0, 1e9));
   WISP_TRY(parse_layers(f, m));
   WISP_TRY(parse_windows(f, m));
+  WISP_TRY(parse_indexes(f, m));
   if (m.moe_layers() > 0) {
     WISP_ASSIGN(m.moe_width, f.u32("moe_width", 1, kMaxWidth));
     WISP_ASSIGN(const Fields r, f.object("router"));
@@ -232,6 +259,16 @@ Json spec_json(const ModelSpec& m) {
                                 {"nope", a.latent.nope},
                                 {"value", a.latent.value},
                                 {"norm_eps", a.latent.norm_eps}};
+  if (a.indexer.heads != 0)
+    j["attention"]["indexer"] = {{"heads", a.indexer.heads},
+                                 {"head_dim", a.indexer.head_dim},
+                                 {"top_k", a.indexer.top_k},
+                                 {"interleaved", a.indexer.interleaved}};
+  if (!std::all_of(m.layers.begin(), m.layers.end(), [](const LayerSpec& l) { return l.indexes; })) {
+    Json indexes = Json::array();
+    for (const auto& l : m.layers) indexes.push_back(l.indexes);
+    j["indexes"] = indexes;
+  }
   if (std::any_of(m.layers.begin(), m.layers.end(), [](const LayerSpec& l) { return l.window != 0; })) {
     Json windows = Json::array();
     for (const auto& l : m.layers) windows.push_back(l.window);

@@ -54,7 +54,8 @@ std::uint64_t attention_row(const model::AttentionSpec& a) {
   const std::uint64_t heads = a.heads;
   if (!a.is_latent()) return 2 * heads * a.head_dim + 2 * std::uint64_t{a.kv_heads} * a.head_dim;
   return heads * (std::uint64_t{a.head_dim} + a.key_up_rows() + a.latent.kv_rank + a.value_up_rows()) +
-         a.kv_width() + a.latent.q_rank;
+         a.kv_width() + a.latent.q_rank + a.indexer.heads * (std::uint64_t{a.indexer.head_dim} + 1) +
+         a.indexer.head_dim;
 }
 
 /// Numbers that attention holds of a thread: scores, and with latent attention those of a quarter of the
@@ -62,7 +63,9 @@ std::uint64_t attention_row(const model::AttentionSpec& a) {
 std::uint64_t attention_thread(const RunPlan& p, const model::AttentionSpec& a) {
   const std::uint64_t scores = p.ctx + std::uint64_t{16};
   if (!a.is_latent()) return scores;
-  return scores * ((a.heads + std::uint64_t{3}) / 4) + std::uint64_t{kLatentBlock + 2} * a.kv_width();
+  const std::uint64_t choice = a.indexer.heads != 0 ? 3 * scores : 0;
+  return choice + scores * ((a.heads + std::uint64_t{3}) / 4) +
+         std::uint64_t{kLatentBlock + 2} * a.kv_width();
 }
 
 /// Working memory of compute: buffers for the rows of one step, scores, logits, rotation tables.
@@ -82,7 +85,9 @@ std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
   const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
   const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 2 * std::uint64_t{s.vocab};
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
-  return round_up((rows * per_row + scores + logits + rotation) * kFloat, kPage);
+  // A bit for each position that a row may choose.
+  const std::uint64_t choices = a.indexer.heads != 0 ? rows * (p.ctx / 32 + std::uint64_t{2}) : 0;
+  return round_up((choices + rows * per_row + scores + logits + rotation) * kFloat, kPage);
 }
 
 std::uint64_t private_memory(const RunPlan& p, const model::ModelSpec& s) {

@@ -75,7 +75,7 @@ RunPlan lay_out(const model::Manifest& m, const RunOptions& o, const std::string
   p.dense_bytes = m.dense_bytes;
   p.ctx = o.ctx != 0 ? o.ctx : std::min(s.max_positions, kDefaultCtx);
   p.kv_pages = (p.ctx + kPageTokens - 1) / kPageTokens;
-  p.kv_page_bytes = std::uint64_t{p.layers} * s.attention.kv_width() * kPageTokens * 4;
+  p.kv_page_bytes = s.kv_width_of_all() * kPageTokens * 4;
   p.parallel = o.parallel;
   p.records = std::max<std::uint32_t>(16, 4 * o.parallel);
   p.threads = o.threads != 0 ? o.threads : usable_cores();

@@ -126,8 +126,8 @@ std::uint32_t journal_crc_extend(std::uint32_t crc, std::uint32_t token);
 bool journal_record_valid(const Journal* j, const JournalRecord* r, std::uint32_t kv_pages);
 
 /// The region `kv.0`: pages of 16 positions for every layer. Page layout: for each layer, K as
-/// [kv_heads][head_dim][16] then V as [kv_heads][16][head_dim], or with latent attention [kv_rank + rope][16],
-/// f32. Written by compute alone.
+/// [kv_heads][head_dim][16] then V as [kv_heads][16][head_dim], or with latent attention [kv_rank + rope][16]
+/// and index keys [head_dim][16], f32. Written by compute alone.
 struct Kv {
   RegionHeader region;
   std::uint32_t pages;  ///< written by the launcher before any stage starts, as the two below

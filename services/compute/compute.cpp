@@ -36,9 +36,7 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
-  const model::AttentionSpec& a = manifest.spec.attention;
-  const std::uint64_t page =
-      std::uint64_t{manifest.spec.layers.size()} * a.kv_width() * kernels::kPageTokens * sizeof(float);
+  const std::uint64_t page = manifest.spec.kv_width_of_all() * kernels::kPageTokens * sizeof(float);
   if (ctx.plan().kv_page_bytes != page || ctx.plan().dense_bytes != manifest.dense_bytes ||
       (manifest.spec.expert_count() != 0 && ctx.plan().stride != manifest.spec.expert.stride))
     return invalid("model " + manifest.name + " is not the one this run was planned for; it changed on disk");

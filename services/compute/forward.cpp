@@ -26,6 +26,18 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
     q_latent_.resize(n * a.latent.q_rank);
     folded_.resize(n * a.heads * a.key_up_rows());
     mixed_.resize(n * a.heads * a.latent.kv_rank);
+    std::uint64_t at = 0;
+    for (std::size_t i = 0; i < spec.layers.size(); ++i) {
+      layer_at_.push_back(at);
+      at += spec.kv_width(i);
+    }
+    if (a.indexer.heads != 0) {
+      index_q_.resize(n * a.indexer.heads * a.indexer.head_dim);
+      index_k_.resize(n * a.indexer.head_dim);
+      index_weights_.resize(n * a.indexer.heads);
+      position_words_ = (std::size_t{ctx} + 63) / 64;
+      chosen_positions_.resize(n * position_words_);
+    }
   } else {
     attn_.resize(q_.size());
     k_rows_.resize(n * a.kv_heads * a.head_dim);

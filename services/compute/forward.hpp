@@ -73,6 +73,12 @@ class Forward {
   void write_latents(std::uint32_t layer, std::span<const Sequence> sequences);
   void attend_latents(std::uint32_t layer, std::span<const Sequence> sequences);
   float* latent_page(std::uint32_t page, std::uint32_t layer) const;
+  /// Chooses what each row sees in this layer and in those that use its choice.
+  void choose_positions(std::uint32_t layer, std::span<const Sequence> sequences);
+  void choose_for_row(std::size_t r, std::uint32_t layer, const Sequence& s);
+  bool sees(std::size_t row, std::uint32_t position) const {
+    return (chosen_positions_[row * position_words_ + position / 64] >> position % 64 & 1) != 0;
+  }
   /// For each head, y = its `rows_per_head` rows of w times its part of x.
   void linear_per_head(const kernels::WeightView& w, std::uint32_t rows_per_head, const float* x,
                        std::size_t x_stride, std::size_t x_head, float* y);
@@ -110,20 +116,26 @@ class Forward {
   std::vector<float> x_;                           ///< [rows, hidden] residual stream
   std::vector<float> normed_;                      ///< [rows, hidden]
   std::vector<float> q_, k_rows_, v_rows_, attn_;  ///< [rows, heads or kv_heads, head_dim]
-  std::vector<float> q_latent_;                    ///< [rows, q_rank]
-  std::vector<float> folded_;                      ///< [rows, heads, key_up_rows] queries against latents
-  std::vector<float> mixed_;                       ///< [rows, heads, kv_rank] mixed latents
-  std::vector<float> block_;                       ///< [rows, hidden] output of a block
-  std::vector<float> gate_, up_;                   ///< [rows, width]
-  std::vector<float> router_;                      ///< [rows, experts]
-  std::vector<float> route_scratch_;               ///< [2 * experts]
-  std::vector<std::uint32_t> chosen_;              ///< [rows, top_k]
-  std::vector<float> chosen_weight_;               ///< [rows, top_k]
-  std::vector<float> shared_;                      ///< [rows, hidden] output of the shared expert
-  std::vector<float> mix_;                         ///< [rows] its gate
-  std::vector<float> product_;                     ///< [rows * top_k, hidden], grouped by expert
-  std::vector<std::uint32_t> product_of_;          ///< [rows, top_k] -> place in product_
-  std::vector<float> gathered_;                    ///< [rows, hidden] inputs of experts at work
+  std::vector<std::uint64_t> layer_at_;            ///< [layers] first number of a layer in a page, / 16
+  std::vector<float> index_q_;                     ///< [rows, indexer heads, its head_dim]
+  std::vector<float> index_k_;                     ///< [rows, its head_dim]
+  std::vector<float> index_weights_;               ///< [rows, indexer heads]
+  std::size_t position_words_ = 0;
+  std::vector<std::uint64_t> chosen_positions_;  ///< [rows, position_words_] bits
+  std::vector<float> q_latent_;                  ///< [rows, q_rank]
+  std::vector<float> folded_;                    ///< [rows, heads, key_up_rows] queries against latents
+  std::vector<float> mixed_;                     ///< [rows, heads, kv_rank] mixed latents
+  std::vector<float> block_;                     ///< [rows, hidden] output of a block
+  std::vector<float> gate_, up_;                 ///< [rows, width]
+  std::vector<float> router_;                    ///< [rows, experts]
+  std::vector<float> route_scratch_;             ///< [2 * experts]
+  std::vector<std::uint32_t> chosen_;            ///< [rows, top_k]
+  std::vector<float> chosen_weight_;             ///< [rows, top_k]
+  std::vector<float> shared_;                    ///< [rows, hidden] output of the shared expert
+  std::vector<float> mix_;                       ///< [rows] its gate
+  std::vector<float> product_;                   ///< [rows * top_k, hidden], grouped by expert
+  std::vector<std::uint32_t> product_of_;        ///< [rows, top_k] -> place in product_
+  std::vector<float> gathered_;                  ///< [rows, hidden] inputs of experts at work
   std::vector<ring::TouchMember> set_;
   std::vector<std::uint32_t> member_first_;  ///< [set] first place in product_
   std::vector<std::uint32_t> place_row_;     ///< [rows * top_k] row of a place in product_

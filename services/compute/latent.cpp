@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "service/crash_point.hpp"
 #include "services/compute/forward.hpp"
@@ -17,7 +18,7 @@ constexpr std::uint32_t kBlockPages = kernels::kBlockColumns / kernels::kPageTok
 
 float* Forward::latent_page(std::uint32_t page, std::uint32_t layer) const {
   auto* base = reinterpret_cast<float*>(kv_.base + page * kv_.page_bytes);
-  return base + std::size_t{layer} * spec_.attention.kv_width() * kernels::kPageTokens;
+  return base + layer_at_[layer] * kernels::kPageTokens;
 }
 
 void Forward::linear_per_head(const kernels::WeightView& w, std::uint32_t rows_per_head, const float* x,
@@ -54,6 +55,7 @@ void Forward::latent_attention(std::uint32_t layer, std::span<const Sequence> se
     kernels::apply_rope(kv + lat.kv_rank, rope_.table(), rows_[r].position, a.rope.interleaved);
   }
   write_latents(layer, sequences);
+  if (a.indexer.heads != 0 && spec_.layers[layer].indexes) choose_positions(layer, sequences);
   linear_per_head(w.k_up, a.key_up_rows(), q_.data(), std::size_t{a.heads} * a.head_dim, a.head_dim,
                   folded_.data());
   attend_latents(layer, sequences);
@@ -108,6 +110,9 @@ void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequ
       std::copy_n(q_.data() + (r * a.heads + h) * a.head_dim + a.latent.nope, rotated, query.data() + rank);
       float* own = scores.data() + (h - first) * stride;
       k_.attention_scores(query.data(), keys.data(), count, width, scale, own);
+      if (a.indexer.heads != 0 && count > a.indexer.top_k)
+        for (std::uint32_t p = 0; p < count; ++p)
+          if (!sees(r, p)) own[p] = -std::numeric_limits<float>::infinity();
       k_.softmax(own, count);
     }
     // Latents lie by entry; mixing wants them by position. A block of positions is turned once for all heads;

@@ -111,6 +111,13 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
       lw.kv_a_norm = b.vector(name("attn.kv_a_norm"), lat.kv_rank);
       lw.k_up = b.matrix(name("attn.k_up"), a.heads * a.key_up_rows(), lat.nope);
       lw.v_up = b.matrix(name("attn.v_up"), a.heads * a.value_up_rows(), lat.kv_rank);
+      if (const model::IndexerSpec& x = a.indexer; x.heads != 0 && s.layers[l].indexes) {
+        lw.index_q = b.linear(name("indexer.q"), x.heads * x.head_dim, lat.q_rank, false);
+        lw.index_k = b.linear(name("indexer.k"), x.head_dim, s.hidden, false);
+        lw.index_k_norm = b.vector(name("indexer.k_norm"), x.head_dim);
+        lw.index_k_norm_bias = b.vector(name("indexer.k_norm.bias"), x.head_dim);
+        lw.index_weights = b.linear(name("indexer.weights"), x.heads, s.hidden, false);
+      }
     } else {
       lw.q = b.linear(name("attn.q"), q, s.hidden, a.qkv_bias);
       lw.k = b.linear(name("attn.k"), kv, s.hidden, a.qkv_bias);

@@ -21,15 +21,17 @@ struct LayerWeights {
   std::vector<float> attn_norm;  ///< [hidden]
   std::vector<float> ffn_norm;   ///< [hidden]
   Linear q, k, v, o;
-  Linear q_a, kv_a;                        ///< latent attention: what makes the latents
-  std::vector<float> q_a_norm, kv_a_norm;  ///< [q_rank], [kv_rank]
-  kernels::WeightView k_up, v_up;          ///< see model::Derivation
-  std::vector<float> q_norm, k_norm;       ///< [head_dim] or [heads * head_dim], or empty
-  Linear router;                           ///< [experts, hidden], MoE layers
-  std::vector<float> sinks;                ///< [heads] or empty
-  std::vector<float> selection;            ///< [experts] added to the scores that choose, or empty
-  Linear gate, up, down;                   ///< the MLP of a dense layer, or the shared expert of a MoE layer
-  Linear mix;  ///< [1, hidden]: how much the shared expert counts, where it is gated
+  Linear q_a, kv_a;                                    ///< latent attention: what makes the latents
+  std::vector<float> q_a_norm, kv_a_norm;              ///< [q_rank], [kv_rank]
+  kernels::WeightView k_up, v_up;                      ///< see model::Derivation
+  std::vector<float> q_norm, k_norm;                   ///< [head_dim] or [heads * head_dim], or empty
+  Linear router;                                       ///< [experts, hidden], MoE layers
+  Linear index_q, index_k, index_weights;              ///< the indexer of latent attention
+  std::vector<float> index_k_norm, index_k_norm_bias;  ///< [its head_dim]
+  std::vector<float> sinks;                            ///< [heads] or empty
+  std::vector<float> selection;  ///< [experts] added to the scores that choose, or empty
+  Linear gate, up, down;         ///< the MLP of a dense layer, or the shared expert of a MoE layer
+  Linear mix;                    ///< [1, hidden]: how much the shared expert counts, where it is gated
 };
 
 /// The dense part of a model: views into the region `dense` (owned by the caller), small vectors as f32.

@@ -37,6 +37,14 @@ inline constexpr std::array kLatent{
     NameRule{"model.layers.{L}.self_attn.kv_b_proj", Role::kDense, "layers.{L}.attn.kv_b"},
 };
 
+/// The indexer of latent attention.
+inline constexpr std::array kIndexer{
+    NameRule{"model.layers.{L}.self_attn.indexer.wq_b", Role::kDense, "layers.{L}.indexer.q"},
+    NameRule{"model.layers.{L}.self_attn.indexer.wk", Role::kDense, "layers.{L}.indexer.k"},
+    NameRule{"model.layers.{L}.self_attn.indexer.k_norm", Role::kDense, "layers.{L}.indexer.k_norm"},
+    NameRule{"model.layers.{L}.self_attn.indexer.weights_proj", Role::kDense, "layers.{L}.indexer.weights"},
+};
+
 /// Dense layers.
 inline constexpr std::array kMlp{
     NameRule{"model.layers.{L}.mlp.gate_proj", Role::kDense, "layers.{L}.ffn.gate"},

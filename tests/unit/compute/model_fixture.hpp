@@ -100,8 +100,7 @@ struct LoadedModel {
   }
 
   std::uint64_t page_bytes() const {
-    const model::AttentionSpec& a = manifest.spec.attention;
-    return std::uint64_t{manifest.spec.layers.size()} * a.kv_width() * kernels::kPageTokens * 4;
+    return manifest.spec.kv_width_of_all() * kernels::kPageTokens * 4;
   }
 };
 

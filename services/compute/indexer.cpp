@@ -1,0 +1,78 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "services/compute/forward.hpp"
+
+/// The indexer of latent attention (spec 2.6): scores every position a row could see and keeps the best.
+namespace wisp::compute {
+
+namespace {
+constexpr float kKeyNormEps = 1e-6f;
+}
+
+void Forward::choose_positions(std::uint32_t layer, std::span<const Sequence> sequences) {
+  const LayerWeights& w = weights_.layers[layer];
+  const model::AttentionSpec& a = spec_.attention;
+  const model::IndexerSpec& x = a.indexer;
+  const auto rows = static_cast<std::uint32_t>(rows_.size());
+  linear(w.index_q, q_latent_.data(), index_q_.data(), rows);
+  linear(w.index_k, normed_.data(), index_k_.data(), rows);
+  linear(w.index_weights, normed_.data(), index_weights_.data(), rows);
+  for (std::size_t r = 0; r < rows; ++r) {
+    const Row row = rows_[r];
+    for (std::size_t h = 0; h < x.heads; ++h)
+      kernels::apply_rope(index_q_.data() + (r * x.heads + h) * x.head_dim, rope_.table(), row.position,
+                          x.interleaved);
+    float* key = index_k_.data() + r * x.head_dim;
+    kernels::layer_norm(key, w.index_k_norm.data(), w.index_k_norm_bias.data(), kKeyNormEps, x.head_dim);
+    kernels::apply_rope(key, rope_.table(), row.position, x.interleaved);
+    // From position 0 on, though a choice is made only later.
+    const std::uint32_t page = sequences[row.sequence].pages[row.position / kernels::kPageTokens];
+    float* to = latent_page(page, layer) + std::size_t{a.kv_width()} * kernels::kPageTokens +
+                row.position % kernels::kPageTokens;
+    for (std::uint32_t d = 0; d < x.head_dim; ++d) to[std::size_t{d} * kernels::kPageTokens] = key[d];
+  }
+  std::uint64_t cost = 0;
+  for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * x.heads * x.head_dim;
+  pool_.run(rows, cost, [&](std::uint32_t r) {
+    if (rows_[r].position >= x.top_k) choose_for_row(r, layer, sequences[rows_[r].sequence]);
+  });
+}
+
+void Forward::choose_for_row(std::size_t r, std::uint32_t layer, const Sequence& s) {
+  thread_local std::vector<float> scores, part;
+  thread_local std::vector<const float*> keys;
+  thread_local std::vector<std::uint32_t> order;
+  const model::AttentionSpec& a = spec_.attention;
+  const model::IndexerSpec& x = a.indexer;
+  const std::uint32_t count = rows_[r].position + 1;
+  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(x.head_dim)));
+  const auto share = static_cast<float>(1.0 / std::sqrt(static_cast<double>(x.heads)));
+  keys.clear();
+  for (std::uint32_t p = 0; p * kernels::kPageTokens < count; ++p)
+    keys.push_back(latent_page(s.pages[p], layer) + std::size_t{a.kv_width()} * kernels::kPageTokens);
+  scores.assign(count, 0.0f);
+  part.resize(keys.size() * kernels::kPageTokens);
+  for (std::size_t h = 0; h < x.heads; ++h) {
+    k_.attention_scores(index_q_.data() + (r * x.heads + h) * x.head_dim, keys.data(), count, x.head_dim,
+                        scale, part.data());
+    const float weight = index_weights_[r * x.heads + h] * share;
+    for (std::uint32_t p = 0; p < count; ++p)
+      scores[p] = std::fma(weight, part[p] > 0.0f ? part[p] : 0.0f, scores[p]);
+  }
+  order.resize(count);
+  std::iota(order.begin(), order.end(), 0u);
+  // Of equals, -0 and 0 among them, the lowest position; what is no number comes last.
+  const auto better = [&](std::uint32_t i, std::uint32_t j) {
+    const float u = scores[i], v = scores[j];
+    if (std::isnan(u) || std::isnan(v)) return std::isnan(v) && (!std::isnan(u) || i < j);
+    return u > v || (u == v && i < j);
+  };
+  std::nth_element(order.begin(), order.begin() + (x.top_k - 1), order.end(), better);
+  std::uint64_t* bits = chosen_positions_.data() + r * position_words_;
+  std::fill_n(bits, position_words_, std::uint64_t{0});
+  for (std::uint32_t i = 0; i < x.top_k; ++i) bits[order[i] / 64] |= std::uint64_t{1} << order[i] % 64;
+}
+
+}  // namespace wisp::compute
