@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <stdexcept>
@@ -20,21 +21,35 @@ using shm::StageId;
 
 namespace {
 
-/// The converted model and its folder's end.
-struct Bundled {
-  std::string root;
-  std::string folder;
-  Bundled() {
+/// Converted models, and their folders' end.
+class Models {
+ public:
+  Models() {
     std::string pattern = (std::filesystem::temp_directory_path() / "wisp-crash-XXXXXX").string();
-    root = ::mkdtemp(pattern.data());
+    root_ = ::mkdtemp(pattern.data());
+  }
+  ~Models() { std::filesystem::remove_all(root_); }
+
+  const std::string& of(const std::string& checkpoint) {
+    const auto known = folders_.find(checkpoint);
+    if (known != folders_.end()) return known->second;
+    namespace fs = std::filesystem;
+    const fs::path name = fs::path(checkpoint).filename(), source = root_ / "source" / name;
+    fs::create_directories(source);
+    for (const auto& f : fs::directory_iterator(fs::path(WISP_TEST_DATA) / checkpoint))
+      if (!f.path().filename().string().starts_with("expected"))
+        fs::copy(f.path(), source / f.path().filename());
     model::ConvertOptions o;
-    o.source = std::string(WISP_TEST_DATA) + "/pocket-dictionary";
-    o.destination = root + "/pocket-dictionary";
+    o.source = source;
+    o.destination = root_ / name;
     auto report = model::convert(o, {});
     if (!report.ok()) throw std::runtime_error(report.error().text);
-    folder = o.destination;
+    return folders_.emplace(checkpoint, o.destination).first->second;
   }
-  ~Bundled() { std::filesystem::remove_all(root); }
+
+ private:
+  std::filesystem::path root_;
+  std::map<std::string, std::string> folders_;
 };
 
 std::string blank(const std::string& data) {
@@ -52,9 +67,9 @@ const TestRun* watched = nullptr;
 
 }  // namespace
 
-const std::string& bundled_model() {
-  static const Bundled b;
-  return b.folder;
+const std::string& model_of(const std::string& checkpoint) {
+  static Models models;
+  return models.of(checkpoint);
 }
 
 void await(const char* what, const std::function<bool()>& condition, int seconds) {
@@ -174,6 +189,16 @@ std::unique_ptr<TestRun::Ask> TestRun::ask(const std::string& question, std::uin
                       {"return_token_ids", true},
                       {"stream_options", {{"include_usage", true}}}};
   return std::make_unique<Ask>(*this, body.dump(), "/v1/chat/completions");
+}
+
+std::unique_ptr<TestRun::Ask> TestRun::ask_ids(const std::vector<std::uint32_t>& ids,
+                                               std::uint32_t max_tokens) {
+  nlohmann::json body{{"prompt", ids},
+                      {"stream", true},
+                      {"max_tokens", max_tokens},
+                      {"ignore_eos", true},
+                      {"return_token_ids", true}};
+  return std::make_unique<Ask>(*this, body.dump(), "/v1/completions");
 }
 
 Seen TestRun::ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool ignore_eos) {

@@ -13,8 +13,12 @@
 
 namespace wisp::crash {
 
-/// The bundled model, converted once per process into a temporary folder that goes with it.
-const std::string& bundled_model();
+/// A checkpoint of the test data (a folder below it, oracles' answers left out), converted once per process
+/// into a temporary folder that goes with it.
+const std::string& model_of(const std::string& checkpoint);
+inline const std::string& bundled_model() {
+  return model_of("pocket-dictionary");
+}
 
 /// What a client saw: the `data:` lines with `id` and `created` blanked, and what the connection went
 /// through.
@@ -58,6 +62,8 @@ class TestRun {
   };
   std::unique_ptr<Ask> ask(const std::string& question, std::uint32_t max_tokens, bool ignore_eos = false);
   Seen ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool ignore_eos = false);
+  /// The same for a prompt of ids, on past the end-of-text token: models without a tokenizer.
+  std::unique_ptr<Ask> ask_ids(const std::vector<std::uint32_t>& ids, std::uint32_t max_tokens);
 
   // the step gate
   /// Steps published since the regions were made.

@@ -83,6 +83,28 @@ class SameBytes(unittest.TestCase):
                 self.assertTrue(logits == want_logits, "logits differ in bits")
         print(f"{len(rows)} combinations", file=sys.stderr)
 
+    def test_other_attention(self):
+        """Windows, latents, and latents chosen by an indexer: the same bits at few slots, in any chunks, in one process."""
+        for name in ("mixtral_window", "deepseek_v3_published", "glm_moe_dsa_published"):
+            folder = model("oracle/" + name)
+            with open(os.path.join(folder, "manifest.json")) as f:
+                spec = json.load(f)["spec"]
+            stride, fewest = spec["expert"]["stride"], 2 * spec["router"]["top_k"]
+            experts = spec["router"]["experts"] * spec["layers"].count("moe")
+            ids = ",".join(str(i * 37 % spec["vocab"]) for i in range(70))
+            axes = {"slots": [fewest, fewest + 1, experts], "threads": [1, 2], "chunk": [1, 7, 64, 2048],
+                    "topology": ["full", "solo"], "isa": ["best", "ref"]}
+            golden = None
+            for row in pairwise(axes):
+                out, logits = run_logits(
+                    folder, "--ids", ids, "-n", TOKENS, "--ignore-eos", "--experts-ram", row["slots"] * stride,
+                    "--threads", row["threads"], "--prompt-chunk", row["chunk"], "--topology", row["topology"],
+                    "--ctx", 96, env={"WISP_ISA": "ref"} if row["isa"] == "ref" else {})
+                golden = golden or (out["token_ids"], logits)
+                with self.subTest(model=name, **row):
+                    self.assertEqual(out["token_ids"], golden[0])
+                    self.assertTrue(logits == golden[1], "logits differ in bits")
+
     def test_reads_each_expert_once_per_chunk(self):
         """At the fewest slots a prompt's chunk reads each expert at most once: the loader's own counter says so."""
         n = 200
