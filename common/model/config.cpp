@@ -110,9 +110,11 @@ Status read_quant(const Fields& root, Config& c) {
       if (!f.has(key)) continue;
       WISP_ASSIGN(const Fields q, f.object(key));
       WISP_ASSIGN(const std::string method, q.text("quant_method"));
+      // Its tensors say where it is.
+      if (method == "mxfp4") return {};
       if (method != "compressed-tensors") {
         return unsupported(q.where() + ": quant_method " + printable(method) +
-                           " is not supported; supported: compressed-tensors, or unquantised weights");
+                           " is not supported; supported: compressed-tensors, mxfp4, or unquantised weights");
       }
       WISP_ASSIGN(const std::string format, q.text("format"));
       for (const char* extra : {"transform_config", "sparsity_config"}) {

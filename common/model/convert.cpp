@@ -1,5 +1,6 @@
 #include "model/convert.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -31,11 +32,12 @@ class ExpertReader {
   Status fill_part(const PartSource& p, const ExpertMatrix& m, std::span<std::uint8_t> out) {
     std::uint8_t* codes = out.data() + m.codes_offset;
     if (m.bias_offset != 0) WISP_TRY(fill_bias(p, m, out));
-    if (p.pitch != 0) {
+    if (p.transposed) {
       WISP_TRY(turn(p, m));
       kernels::tile_plain(m.format, m.rows, m.cols, raw_.data(), codes);
       return {};
     }
+    if (m.format == WeightFormat::kMxfp4) return fill_blocks(p, m, out);
     if (!p.packed) {
       raw_.resize(std::uint64_t{m.rows} * m.cols * 4 / kernels::columns_per_dword(m.format));
       WISP_TRY(plan_.checkpoint.read(*p.data, p.offset, raw_));
@@ -49,7 +51,7 @@ class ExpertReader {
     words_.resize(p.data->info->bytes / 4);
     WISP_TRY(plan_.checkpoint.read(*p.data, 0,
                                    {reinterpret_cast<std::uint8_t*>(words_.data()), words_.size() * 4}));
-    kernels::tile_int4(m.rows, m.cols, words_.data(), codes);
+    kernels::tile_nibbles(m.format, m.rows, m.cols, words_.data(), codes);
     raw_.resize(p.scale->info->bytes);
     WISP_TRY(plan_.checkpoint.read(*p.scale, 0, raw_));
     auto narrowed = scales_to_bf16(*plain_format(p.scale->info->dtype), raw_, scales_);
@@ -57,16 +59,41 @@ class ExpertReader {
       return std::move(narrowed).error().within(plan_.checkpoint.file_of(*p.scale) + ": tensor " +
                                                 p.scale->info->name);
     }
-    // The offset is a multiple of 64.
-    kernels::tile_scales(m.rows, m.cols / m.group, scales_.data(),
-                         reinterpret_cast<std::uint16_t*>(out.data() + m.scales_offset));
+    kernels::tile_scales(m.format, m.rows, m.cols / m.group, scales_.data(), out.data() + m.scales_offset);
+    return {};
+  }
+
+  /// MXFP4: blocks [rows of the tensor, cols / 2] and scales [rows of the tensor, cols / 32], of which the
+  /// matrix has every `step`-th row.
+  Status fill_blocks(const PartSource& p, const ExpertMatrix& m, std::span<std::uint8_t> out) {
+    const std::size_t row = m.cols / 2, groups = m.cols / 32;
+    const std::size_t rows = std::size_t{m.rows} * p.step;
+    const auto pick = [&](std::size_t bytes, std::uint8_t* to) {
+      for (std::size_t r = 0; r < m.rows; ++r)
+        std::memcpy(to + r * bytes, stored_.data() + (p.first + r * p.step) * bytes, bytes);
+    };
+    stored_.resize(rows * row);
+    WISP_TRY(plan_.checkpoint.read(*p.data, p.offset, stored_));
+    words_.resize(m.rows * row / 4);
+    pick(row, reinterpret_cast<std::uint8_t*>(words_.data()));
+    kernels::tile_nibbles(m.format, m.rows, m.cols, words_.data(), out.data() + m.codes_offset);
+    stored_.resize(rows * groups);
+    WISP_TRY(plan_.checkpoint.read(*p.scale, p.offset / 16, stored_));
+    constexpr std::uint8_t kNan = 255;
+    if (const auto bad = std::find(stored_.begin(), stored_.end(), kNan); bad != stored_.end())
+      return not_finite(plan_.checkpoint, *p.scale,
+                        p.offset / 16 + static_cast<std::uint64_t>(bad - stored_.begin()));
+    raw_.resize(m.rows * groups);
+    pick(groups, raw_.data());
+    kernels::tile_scales(m.format, m.rows, m.cols / m.group, raw_.data(), out.data() + m.scales_offset);
     return {};
   }
 
   /// Brings a matrix that is stored transposed into rows, in raw_.
   Status turn(const PartSource& p, const ExpertMatrix& m) {
     const std::size_t size = 4 / kernels::columns_per_dword(m.format);
-    stored_.resize(std::size_t{m.cols} * p.pitch * size);
+    const std::size_t pitch = std::size_t{m.rows} * p.step;
+    stored_.resize(m.cols * pitch * size);
     WISP_TRY(plan_.checkpoint.read(*p.data, p.offset, stored_));
     if (const auto bad = first_non_finite(m.format, stored_))
       return not_finite(plan_.checkpoint, *p.data, p.offset / size + *bad);
@@ -74,14 +101,14 @@ class ExpertReader {
     for (std::size_t c = 0; c < m.cols; ++c)
       for (std::size_t r = 0; r < m.rows; ++r)
         std::memcpy(raw_.data() + (r * m.cols + c) * size,
-                    stored_.data() + (c * p.pitch + p.first + r * p.step) * size, size);
+                    stored_.data() + (c * pitch + p.first + r * p.step) * size, size);
     return {};
   }
 
   Status fill_bias(const PartSource& p, const ExpertMatrix& m, std::span<std::uint8_t> out) {
     const kernels::WeightFormat format = *plain_format(p.bias->info->dtype);
     const std::size_t size = 4 / kernels::columns_per_dword(format);
-    stored_.resize(std::size_t{p.pitch} * size);
+    stored_.resize(std::size_t{m.rows} * p.step * size);
     WISP_TRY(plan_.checkpoint.read(*p.bias, p.bias_offset * size, stored_));
     if (const auto bad = first_non_finite(format, stored_))
       return not_finite(plan_.checkpoint, *p.bias, p.bias_offset + *bad);

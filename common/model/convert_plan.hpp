@@ -14,16 +14,16 @@ namespace wisp::model {
 
 /// Where one matrix of one expert is stored.
 struct PartSource {
-  const Checkpoint::Entry* data = nullptr;   ///< plain weights, or int4 words
-  const Checkpoint::Entry* scale = nullptr;  ///< int4 only
+  const Checkpoint::Entry* data = nullptr;   ///< plain weights, int4 words, or blocks
+  const Checkpoint::Entry* scale = nullptr;  ///< coded formats only
   const Checkpoint::Entry* shape = nullptr;  ///< int4 only, may be absent
   const Checkpoint::Entry* bias = nullptr;   ///< where experts have biases
   bool packed = false;
   std::uint64_t offset = 0;       ///< bytes into `data`: not 0 only in tensors that hold all experts
   std::uint64_t bias_offset = 0;  ///< elements into `bias`
-  /// Not 0: `data` at `offset` is the transpose, [cols, pitch], and row r of the matrix is column
-  /// `first + r * step` of it; the same places hold the biases.
-  std::uint32_t pitch = 0, first = 0, step = 1;
+  bool transposed = false;  ///< `data` at `offset` is [cols, rows * step] instead of [rows * step, cols]
+  /// Row r of the matrix is row `first + r * step` there, and of scales and biases.
+  std::uint32_t first = 0, step = 1;
 };
 /// Where a dense tensor comes from.
 struct DenseSource {

@@ -52,6 +52,7 @@ class Sorter {
     plan_.experts.resize(spec_.layers.size());
     fused_.resize(spec_.layers.size());
     fused_bias_.resize(spec_.layers.size());
+    block_scales_.resize(spec_.layers.size());
     for (std::size_t i = 0; i < spec_.layers.size(); ++i) {
       if (spec_.layers[i].moe) plan_.experts[i].resize(spec_.router.experts);
     }
@@ -106,9 +107,10 @@ class Sorter {
         for (std::size_t p = 0; p < 3; ++p) WISP_TRY(check_part(layer, e, p, formats));
       }
     }
-    const bool coded = *formats[0] == WeightFormat::kInt4 || *formats[2] == WeightFormat::kInt4;
-    spec_.expert = lay_out_expert(spec_.hidden, spec_.moe_width, *formats[0], *formats[2],
-                                  coded ? plan_.config.quant.group : 0, spec_.expert_bias);
+    const bool coded = kernels::is_coded(*formats[0]) || kernels::is_coded(*formats[2]);
+    const std::uint32_t group = *formats[0] == WeightFormat::kMxfp4 ? 32 : plan_.config.quant.group;
+    spec_.expert = lay_out_expert(spec_.hidden, spec_.moe_width, *formats[0], *formats[2], coded ? group : 0,
+                                  spec_.expert_bias);
     return {};
   }
 
@@ -167,6 +169,8 @@ class Sorter {
       case Role::kFusedExpert:
       case Role::kTransposed:
       case Role::kFusedBias:
+      case Role::kBlocks:
+      case Role::kBlockScales:
         return sort_fused(e, name, *m);
       case Role::kSkip:
         break;
@@ -226,9 +230,14 @@ class Sorter {
     if (name.kind != Kind::kOther && name.kind != Kind::kWeight) {
       return unsupported(where(plan_.checkpoint, e) + ": quantised experts in one tensor are not supported");
     }
-    auto& table = m.rule->role == Role::kFusedBias ? fused_bias_ : fused_;
-    transposed_ = transposed_ || m.rule->role == Role::kTransposed;
+    const Role role = m.rule->role;
+    auto& table = role == Role::kFusedBias     ? fused_bias_
+                  : role == Role::kBlockScales ? block_scales_
+                                               : fused_;
     auto& slot = table[m.layer][m.rule->part == Part::kGateUp ? 0 : 1];
+    if (slot == nullptr && &table == &fused_ && fused_role_.value_or(role) != role)
+      return invalid(where(plan_.checkpoint, e) + ": experts are stored in two forms");
+    if (&table == &fused_) fused_role_ = role;
     if (slot) return invalid(where(plan_.checkpoint, e) + ": is stored twice");
     slot = &e;
     return {};
@@ -243,7 +252,7 @@ class Sorter {
     const std::string folder = plan_.checkpoint.folder() + ": layer " + std::to_string(layer);
     if (!gate_up || !down)
       return invalid(folder + " has only one of experts.gate_up_proj and experts.down_proj");
-    if (transposed_) return split_transposed(layer);
+    if (fused_role_ != Role::kFusedExpert) return split_in_turn(layer);
     if (!has_shape(*gate_up, {n, 2 * w, h}))
       return wrong_shape(plan_.checkpoint, *gate_up, dims({n, 2 * w, h}));
     if (!has_shape(*down, {n, h, w})) return wrong_shape(plan_.checkpoint, *down, dims({n, h, w}));
@@ -262,41 +271,49 @@ class Sorter {
     return {};
   }
 
-  /// The same for `gate_up_proj` [experts, hidden, 2 width], gate and up in turn, and `down_proj`
-  /// [experts, width, hidden], with their biases.
-  Status split_transposed(std::uint32_t layer) {
-    const auto [gate_up, down] = fused_[layer];
-    const auto [gate_up_bias, down_bias] = fused_bias_[layer];
+  /// The same where gate and up take turns, with biases: `gate_up_proj` [experts, hidden, 2 width] and
+  /// `down_proj` [experts, width, hidden], or their MXFP4 blocks and scales, in which rows are rows.
+  Status split_in_turn(std::uint32_t layer) {
+    const bool blocks = fused_role_ == Role::kBlocks;
     const Checkpoint& c = plan_.checkpoint;
     const std::uint32_t n = spec_.router.experts, w = spec_.moe_width, h = spec_.hidden;
-    if (!gate_up_bias || !down_bias)
-      return not_found(c.folder() + ": layer " + std::to_string(layer) + " lacks biases of its experts");
-    if (!has_shape(*gate_up, {n, h, 2 * w})) return wrong_shape(c, *gate_up, dims({n, h, 2 * w}));
-    if (!has_shape(*down, {n, w, h})) return wrong_shape(c, *down, dims({n, w, h}));
-    if (!has_shape(*gate_up_bias, {n, 2 * w})) return wrong_shape(c, *gate_up_bias, dims({n, 2 * w}));
-    if (!has_shape(*down_bias, {n, h})) return wrong_shape(c, *down_bias, dims({n, h}));
-    for (const Entry* e : {gate_up_bias, down_bias})
-      if (!plain_format(e->info->dtype))
-        return unsupported(where(c, *e) + ": dtype " + std::string(name_of(e->info->dtype)) +
+    if (blocks && (w % 32 != 0 || h % 32 != 0))
+      return unsupported(c.folder() + ": MXFP4 weights of " + std::to_string(h) + " x " + std::to_string(w) +
+                         ", which are not multiples of 32");
+    for (const std::uint32_t part : {0u, 1u}) {
+      const Entry* const data = fused_[layer][part];
+      const Entry* const bias = fused_bias_[layer][part];
+      const Entry* const scale = block_scales_[layer][part];
+      const std::uint32_t rows = part == 0 ? 2 * w : h, cols = part == 0 ? h : w;
+      const std::string place = c.folder() + ": layer " + std::to_string(layer);
+      if (bias == nullptr) return not_found(place + " lacks biases of its experts");
+      if (!has_shape(*bias, {n, rows})) return wrong_shape(c, *bias, dims({n, rows}));
+      if (!plain_format(bias->info->dtype))
+        return unsupported(where(c, *bias) + ": dtype " + std::string(name_of(bias->info->dtype)) +
                            " is not supported for a bias; supported: F32, BF16, F16");
-    const std::uint64_t bytes_up = 2 * std::uint64_t{w} * h * bits_of(gate_up->info->dtype) / 8;
-    const std::uint64_t bytes_down = std::uint64_t{w} * h * bits_of(down->info->dtype) / 8;
-    for (std::uint32_t e = 0; e < n; ++e) {
-      ExpertSource& x = plan_.experts[layer][e];
-      for (const std::uint32_t part : {0u, 1u}) {
-        x[part].data = gate_up;
-        x[part].bias = gate_up_bias;
-        x[part].offset = e * bytes_up;
-        x[part].bias_offset = std::uint64_t{e} * 2 * w;
-        x[part].pitch = 2 * w;
-        x[part].first = part;
-        x[part].step = 2;
+      if (blocks) {
+        if (scale == nullptr) return not_found(place + " lacks scales of its experts");
+        if (data->info->dtype != Dtype::kU8 || !has_shape(*data, {n, rows, cols / 32, 16}))
+          return wrong_shape(c, *data, "U8 " + dims({n, rows, cols / 32, 16}));
+        if (scale->info->dtype != Dtype::kU8 || !has_shape(*scale, {n, rows, cols / 32}))
+          return wrong_shape(c, *scale, "U8 " + dims({n, rows, cols / 32}));
+      } else {
+        if (scale != nullptr) return unknown(*scale);
+        if (!has_shape(*data, {n, cols, rows})) return wrong_shape(c, *data, dims({n, cols, rows}));
       }
-      x[2].data = down;
-      x[2].bias = down_bias;
-      x[2].offset = e * bytes_down;
-      x[2].bias_offset = std::uint64_t{e} * h;
-      x[2].pitch = h;
+      const std::uint64_t bytes = std::uint64_t{rows} * cols * (blocks ? 4 : bits_of(data->info->dtype)) / 8;
+      for (std::uint32_t e = 0; e < n; ++e)
+        for (std::uint32_t turn = 0; turn < (part == 0 ? 2u : 1u); ++turn) {
+          PartSource& p = plan_.experts[layer][e][part == 0 ? turn : 2];
+          p.data = data;
+          p.scale = scale;
+          p.bias = bias;
+          p.offset = e * bytes;
+          p.bias_offset = std::uint64_t{e} * rows;
+          p.transposed = !blocks;
+          p.first = turn;
+          p.step = part == 0 ? 2 : 1;
+        }
     }
     return {};
   }
@@ -312,7 +329,9 @@ class Sorter {
                        " is missing");
     }
     std::optional<WeightFormat> format;
-    if (p.packed) {
+    if (fused_role_ == Role::kBlocks) {
+      format = WeightFormat::kMxfp4;
+    } else if (p.packed) {
       WISP_TRY(check_packed(p, rows, cols));
       format = WeightFormat::kInt4;
     } else {
@@ -375,9 +394,10 @@ class Sorter {
   ModelSpec& spec_;
   std::map<std::string, const Entry*> dense_;
   std::size_t skipped_ = 0;
-  std::vector<std::array<const Entry*, 2>> fused_;       ///< [layers] gate_up, down
-  std::vector<std::array<const Entry*, 2>> fused_bias_;  ///< same
-  bool transposed_ = false;                              ///< fused tensors lie [experts, cols, rows]
+  std::vector<std::array<const Entry*, 2>> fused_;         ///< [layers] gate_up, down
+  std::vector<std::array<const Entry*, 2>> fused_bias_;    ///< same
+  std::vector<std::array<const Entry*, 2>> block_scales_;  ///< same
+  std::optional<Role> fused_role_;                         ///< how all of `fused_` lie
 };
 
 }  // namespace

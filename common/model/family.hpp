@@ -17,6 +17,8 @@ enum class Role : std::uint8_t {
   kFusedExpert,  ///< one matrix of all experts of a layer, [experts, rows, cols]
   kTransposed,   ///< the same as [experts, cols, rows]; of gate and up, rows 2j and 2j + 1
   kFusedBias,    ///< its biases, [experts, rows]
+  kBlocks,       ///< MXFP4 of all experts, [experts, rows, cols / 32, 16]; of gate and up, rows 2j and 2j + 1
+  kBlockScales,  ///< its scales, [experts, rows, cols / 32]
   kSkip,         ///< known, and not needed: computed tables and the like
 };
 

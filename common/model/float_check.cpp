@@ -47,6 +47,7 @@ std::optional<std::size_t> first_non_finite(WeightFormat f, std::span<const std:
     case WeightFormat::kF16:
       return find_exponent<std::uint16_t>(data, 0x7c00);
     case WeightFormat::kInt4:
+    case WeightFormat::kMxfp4:
       return std::nullopt;
   }
   return std::nullopt;

@@ -18,6 +18,7 @@ const char* dtype_of(WeightFormat f) {
     case WeightFormat::kF16:
       return "F16";
     case WeightFormat::kInt4:
+    case WeightFormat::kMxfp4:
       return "U8";
   }
   return "U8";

@@ -48,7 +48,8 @@ Result<std::string> parse_file_name(const Fields& f, std::string_view key) {
 Result<DenseTensor> parse_dense_tensor(const Fields& f, const DenseShape& want, std::uint64_t region) {
   DenseTensor t;
   WISP_ASSIGN(t.format, parse_format(f));
-  if (t.format == WeightFormat::kInt4) return f.wrong("format", "is int4, which dense tensors cannot have");
+  if (kernels::is_coded(t.format))
+    return f.wrong("format", "is a coded one, which dense tensors cannot have");
   WISP_ASSIGN(t.rows, f.u32("rows", 1, UINT32_MAX));
   WISP_ASSIGN(t.cols, f.u32("cols", 1, UINT32_MAX));
   WISP_ASSIGN(t.tiled, f.boolean("tiled"));
@@ -214,7 +215,7 @@ ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, WeightForm
     m.cols = cols;
     m.codes_offset = round_up(at, kPlaneAlign);
     at = m.codes_offset + kernels::codes_bytes(format, rows, cols);
-    if (format == WeightFormat::kInt4 && group != 0) {
+    if (kernels::is_coded(format) && group != 0) {
       m.group = group;
       m.scales_offset = round_up(at, kPlaneAlign);
       at = m.scales_offset + kernels::scales_bytes(format, rows, cols, group);

@@ -68,15 +68,17 @@ Status check_router(const RouterSpec& r) {
 
 Status check_expert(const ModelSpec& m) {
   const ExpertShape& e = m.expert;
-  const bool coded =
-      e.gate.format == kernels::WeightFormat::kInt4 || e.down.format == kernels::WeightFormat::kInt4;
+  const bool coded = kernels::is_coded(e.gate.format) || kernels::is_coded(e.down.format);
   const std::uint32_t group = e.gate.group != 0 ? e.gate.group : e.down.group;
   if (coded && group != 32 && group != 64 && group != 128)
     return invalid("expert group is not 32, 64 or 128");
-  if (e.gate.format == kernels::WeightFormat::kInt4 && m.hidden % group != 0) {
+  for (const ExpertMatrix* x : {&e.gate, &e.down})
+    if (x->format == kernels::WeightFormat::kMxfp4 && group != 32)
+      return invalid("expert group of mxfp4 is not 32");
+  if (kernels::is_coded(e.gate.format) && m.hidden % group != 0) {
     return invalid("hidden is not a multiple of the expert group");
   }
-  if (e.down.format == kernels::WeightFormat::kInt4 && m.moe_width % group != 0) {
+  if (kernels::is_coded(e.down.format) && m.moe_width % group != 0) {
     return invalid("moe_width is not a multiple of the expert group");
   }
   const ExpertShape want =

@@ -12,7 +12,8 @@ using kernels::WeightFormat;
 
 Result<WeightFormat> parse_format(const Fields& f) {
   WISP_ASSIGN(const std::string text, f.text("format"));
-  for (const auto w : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kF16, WeightFormat::kInt4}) {
+  for (const auto w : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kF16, WeightFormat::kInt4,
+                       WeightFormat::kMxfp4}) {
     if (name_of(w) == text) return w;
   }
   return unsupported(f.where() + ": format " + printable(text) + " is unknown");
@@ -151,7 +152,7 @@ Status parse_expert(const Fields& f, ModelSpec& m) {
   WISP_ASSIGN(const WeightFormat down_format, parse_format(down));
   WISP_ASSIGN(const std::uint32_t group, e.u32_or("group", 0, 0, kMaxWidth));
   WISP_ASSIGN(m.expert_bias, e.boolean("bias"));
-  const bool coded = gate_format == WeightFormat::kInt4 || down_format == WeightFormat::kInt4;
+  const bool coded = kernels::is_coded(gate_format) || kernels::is_coded(down_format);
   if (coded != (group != 0)) return e.wrong("group", "does not go with the formats");
   m.expert = lay_out_expert(m.hidden, m.moe_width, gate_format, down_format, group, m.expert_bias);
   WISP_ASSIGN(const std::uint64_t payload, e.u64("payload", 0, UINT64_MAX));

@@ -106,11 +106,10 @@ class ExpertDrawer {
       const std::uint64_t r = random.next();
       words_[i] = static_cast<std::uint32_t>((r & 0x77777777u) + (r >> 32 & 0x77777777u) + 0x11111111u);
     }
-    kernels::tile_int4(m.rows, m.cols, words_.data(), out.data() + m.codes_offset);
+    kernels::tile_nibbles(WeightFormat::kInt4, m.rows, m.cols, words_.data(), out.data() + m.codes_offset);
     scales_.resize(std::uint64_t{m.rows} * (m.cols / m.group));
     for (auto& s : scales_) s = to_bf16(deviation / 3.2403703f * random.jitter());
-    kernels::tile_scales(m.rows, m.cols / m.group, scales_.data(),
-                         reinterpret_cast<std::uint16_t*>(out.data() + m.scales_offset));
+    kernels::tile_scales(m.format, m.rows, m.cols / m.group, scales_.data(), out.data() + m.scales_offset);
   }
 
   std::uint64_t seed_;

@@ -23,9 +23,14 @@ void gather_row(const WeightView& w, std::uint32_t row, float* y) {
       case WeightFormat::kF16:
         y[k] = f16_to_float(static_cast<std::uint16_t>(bits >> (16 * (k % 2))));
         break;
-      case WeightFormat::kInt4: {
-        const std::size_t scale = (row / kTileRows * groups + k / w.group) * kTileRows + row % kTileRows;
-        y[k] = int4_to_float((bits >> (4 * (k % 8))) & 15u) * bf16_to_float(w.scales[scale]);
+      case WeightFormat::kInt4:
+      case WeightFormat::kMxfp4: {
+        const std::size_t at = (row / kTileRows * groups + k / w.group) * kTileRows + row % kTileRows;
+        const std::uint32_t nibble = (bits >> (4 * (k % 8))) & 15u;
+        if (w.format == WeightFormat::kInt4)
+          y[k] = int4_to_float(nibble) * scale_to_float(w.format, w.scales, at);
+        else
+          y[k] = e2m1_to_float(nibble) * scale_to_float(w.format, w.scales, at);
         break;
       }
     }

@@ -24,9 +24,10 @@ void tile_plain(WeightFormat f, std::uint32_t rows, std::uint32_t cols, const vo
   }
 }
 
-void tile_int4(std::uint32_t rows, std::uint32_t cols, const std::uint32_t* packed, std::uint8_t* out) {
-  constexpr std::uint32_t kZeroCodes = 0x88888888u;
-  const std::size_t dwords = dwords_of(WeightFormat::kInt4, cols);
+void tile_nibbles(WeightFormat f, std::uint32_t rows, std::uint32_t cols, const std::uint32_t* packed,
+                  std::uint8_t* out) {
+  const std::uint32_t zero_codes = f == WeightFormat::kInt4 ? 0x88888888u : 0u;
+  const std::size_t dwords = dwords_of(f, cols);
   const std::uint32_t odd = cols % 8;
   const std::uint32_t last_mask = odd == 0 ? ~0u : (1u << (4 * odd)) - 1;
   for (std::uint32_t tile = 0; tile < tiles_of(rows); ++tile) {
@@ -34,10 +35,10 @@ void tile_int4(std::uint32_t rows, std::uint32_t cols, const std::uint32_t* pack
       const std::uint32_t mask = d + 1 == dwords ? last_mask : ~0u;
       for (std::uint32_t r = 0; r < kTileRows; ++r, out += 4) {
         const std::size_t row = std::size_t{tile} * kTileRows + r;
-        std::uint32_t bits = kZeroCodes;
+        std::uint32_t bits = zero_codes;
         if (row < rows) {
           std::memcpy(&bits, packed + row * dwords + d, 4);
-          bits = (bits & mask) | (kZeroCodes & ~mask);
+          bits = (bits & mask) | (zero_codes & ~mask);
         }
         std::memcpy(out, &bits, 4);
       }
@@ -45,13 +46,16 @@ void tile_int4(std::uint32_t rows, std::uint32_t cols, const std::uint32_t* pack
   }
 }
 
-void tile_scales(std::uint32_t rows, std::uint32_t groups, const std::uint16_t* in, std::uint16_t* out) {
+void tile_scales(WeightFormat f, std::uint32_t rows, std::uint32_t groups, const void* in,
+                 std::uint8_t* out) {
+  const std::size_t size = scale_bytes(f);
+  const auto* source = static_cast<const std::uint8_t*>(in);
   for (std::uint32_t tile = 0; tile < tiles_of(rows); ++tile) {
     for (std::uint32_t g = 0; g < groups; ++g) {
-      for (std::uint32_t r = 0; r < kTileRows; ++r, ++out) {
+      for (std::uint32_t r = 0; r < kTileRows; ++r, out += size) {
         const std::size_t row = std::size_t{tile} * kTileRows + r;
-        *out = 0;
-        if (row < rows) std::memcpy(out, in + row * groups + g, 2);
+        std::memset(out, 0, size);
+        if (row < rows) std::memcpy(out, source + (row * groups + g) * size, size);
       }
     }
   }

@@ -59,7 +59,7 @@ class Binder {
       return nullptr;
     }
     const model::DenseTensor& t = it->second;
-    if (t.rows != rows || t.cols != cols || t.tiled != tiled || t.format == WeightFormat::kInt4) {
+    if (t.rows != rows || t.cols != cols || t.tiled != tiled || kernels::is_coded(t.format)) {
       note("tensor " + name + " has shape [" + std::to_string(t.rows) + ", " + std::to_string(t.cols) +
            "] where [" + std::to_string(rows) + ", " + std::to_string(cols) + "] is needed");
       return nullptr;
@@ -159,7 +159,7 @@ ExpertWeights ExpertWeights::at(const model::ExpertShape& shape, const std::byte
     w.cols = m.cols;
     w.group = m.group;
     w.codes = reinterpret_cast<const std::uint8_t*>(extent + m.codes_offset);
-    if (m.group != 0) w.scales = reinterpret_cast<const std::uint16_t*>(extent + m.scales_offset);
+    if (m.group != 0) w.scales = reinterpret_cast<const std::uint8_t*>(extent + m.scales_offset);
     return w;
   };
   const auto bias = [&](const model::ExpertMatrix& m) {

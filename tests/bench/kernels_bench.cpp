@@ -56,7 +56,7 @@ void linear(benchmark::State& state, WeightFormat format) {
       .format = format, .rows = 0, .cols = kCols, .group = format == WeightFormat::kInt4 ? 128u : 0u};
   w.rows = static_cast<std::uint32_t>(kBytes / codes_bytes(format, kTileRows, kCols)) * kTileRows;
   w.codes = buffer().data();
-  const std::vector<std::uint16_t> scales(scales_bytes(format, w.rows, w.cols, w.group) / 2, 0x3f80);
+  const std::vector<std::uint8_t> scales(scales_bytes(format, w.rows, w.cols, w.group), 0x3f);
   w.scales = scales.data();
   const auto tokens = static_cast<std::uint32_t>(state.range(0));
   const std::vector<float> x(std::size_t{tokens} * kCols, 0.5f);
@@ -66,7 +66,7 @@ void linear(benchmark::State& state, WeightFormat format) {
     benchmark::DoNotOptimize(y.data());
     benchmark::ClobberMemory();
   }
-  report(state, codes_bytes(format, w.rows, w.cols) + scales.size() * 2);
+  report(state, codes_bytes(format, w.rows, w.cols) + scales.size());
   state.counters["GFLOP/s"] =
       benchmark::Counter(2e-9 * tokens * w.rows * kCols, benchmark::Counter::kIsIterationInvariantRate);
   state.SetLabel(std::string(name_of(best_kernels().isa)));

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: safetensors in one file or in shards, and int4 experts as compressed-tensors packs them."""
+"""Checkpoints on disk: safetensors in one file or in shards, int4 experts as compressed-tensors packs them, and MXFP4 ones."""
 import json
 import os
 
@@ -45,10 +45,43 @@ def pack_experts(tensors):
     return out
 
 
+# --- MXFP4 -----------------------------------------------------------------------------------------------------
+
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def to_mxfp4(weight):
+    """[.., rows, cols] -> blocks U8 [.., rows, cols / 32, 16] and scales U8 [.., rows, cols / 32]."""
+    groups = weight.unflatten(-1, (-1, GROUP))
+    power = (groups.abs().amax(-1) / 6).log2().ceil().clamp(-127, 127)
+    scaled = groups / torch.exp2(power)[..., None]
+    codes = (scaled.abs()[..., None] - E2M1).abs().argmin(-1) + 8 * (scaled < 0)
+    low, high = codes[..., 0::2], codes[..., 1::2]
+    return (low + 16 * high).to(torch.uint8), (power + 127).to(torch.uint8)
+
+
+def from_mxfp4(blocks, scales):
+    """The exact float32 weights [.., rows, cols]."""
+    codes = torch.stack([blocks & 15, blocks >> 4], -1).flatten(-2).to(torch.int64)
+    values = torch.where(codes < 8, E2M1[codes & 7], -E2M1[codes & 7])
+    return (values * torch.exp2(scales.float() - 127)[..., None]).flatten(-2)
+
+
+def block_experts(tensors):
+    """gpt-oss as published: fused experts as blocks and scales, rows being outputs."""
+    out = {}
+    for name, t in tensors.items():
+        if name.endswith((".gate_up_proj", ".down_proj")):
+            out[name + "_blocks"], out[name + "_scales"] = to_mxfp4(t.transpose(-1, -2).contiguous())
+        else:
+            out[name] = t
+    return out
+
+
 # --- files -----------------------------------------------------------------------------------------------------
 
 def read_checkpoint(folder):
-    """Every weight of a checkpoint in float32, int4 experts unpacked exactly."""
+    """Every weight of a checkpoint in float32, coded experts unpacked exactly."""
     index = os.path.join(folder, "model.safetensors.index.json")
     files = ["model.safetensors"]
     if os.path.exists(index):
@@ -61,6 +94,9 @@ def read_checkpoint(folder):
     for name in [k for k in raw if k.endswith("_packed")]:
         base = name.removesuffix("_packed")
         raw[base] = unpack(raw.pop(name), raw.pop(base + "_scale"), raw.pop(base + "_shape").tolist())
+    for name in [k for k in raw if k.endswith("_blocks")]:
+        base = name.removesuffix("_blocks")
+        raw[base] = from_mxfp4(raw.pop(name), raw.pop(base + "_scales")).transpose(-1, -2)
     return {k: t.float() for k, t in raw.items()}
 
 

@@ -9,6 +9,10 @@ constexpr std::array<std::string_view, 1> kArchitectures{"GptOssForCausalLM"};
 constexpr std::array kOwn{
     NameRule{"model.layers.{L}.self_attn.sinks", Role::kDense, "layers.{L}.attn.sinks", Part::kGate, true},
     NameRule{"model.layers.{L}.mlp.router", Role::kDense, "layers.{L}.router"},
+    NameRule{"model.layers.{L}.mlp.experts.gate_up_proj_blocks", Role::kBlocks, {}, Part::kGateUp, true},
+    NameRule{"model.layers.{L}.mlp.experts.down_proj_blocks", Role::kBlocks, {}, Part::kDown, true},
+    NameRule{"model.layers.{L}.mlp.experts.gate_up_proj_scales", Role::kBlockScales, {}, Part::kGateUp, true},
+    NameRule{"model.layers.{L}.mlp.experts.down_proj_scales", Role::kBlockScales, {}, Part::kDown, true},
     // As transformers saves it, dequantised.
     NameRule{"model.layers.{L}.mlp.experts.gate_up_proj", Role::kTransposed, {}, Part::kGateUp, true},
     NameRule{"model.layers.{L}.mlp.experts.down_proj", Role::kTransposed, {}, Part::kDown, true},

@@ -11,9 +11,9 @@ namespace wisp::kernels::avx2 {
 
 void linear(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
             std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
-/// `linear` for int4.
-void linear_int4(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
-                 std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
+/// `linear` for the coded formats.
+void linear_coded(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
+                  std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
 void rms_norm(const float* x, const float* weight, float eps, std::uint32_t n, float* y);
 void attention_scores(const float* q, const float* const* pages, std::uint32_t count, std::uint32_t head_dim,
                       float scale, float* scores);

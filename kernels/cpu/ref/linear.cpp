@@ -25,6 +25,8 @@ float code_at(const WeightView& w, std::uint32_t row, std::uint32_t col) {
     return std::bit_cast<float>(bits);
   } else if constexpr (F == WeightFormat::kInt4) {
     return int4_to_float((bits >> (4 * (col % 8))) & 15u);
+  } else if constexpr (F == WeightFormat::kMxfp4) {
+    return e2m1_to_float((bits >> (4 * (col % 8))) & 15u);
   } else {
     const auto half = static_cast<std::uint16_t>(bits >> (16 * (col % 2)));
     return F == WeightFormat::kBf16 ? bf16_to_float(half) : f16_to_float(half);
@@ -34,7 +36,7 @@ float code_at(const WeightView& w, std::uint32_t row, std::uint32_t col) {
 float scale_at(const WeightView& w, std::uint32_t row, std::uint32_t col) {
   const std::size_t groups = (w.cols + w.group - 1) / w.group;
   const std::size_t group = row / kTileRows * groups + col / w.group;
-  return bf16_to_float(w.scales[group * kTileRows + row % kTileRows]);
+  return scale_to_float(w.format, w.scales, group * kTileRows + row % kTileRows);
 }
 
 /// The sum over columns [begin, end) of one block of 512.
@@ -42,7 +44,7 @@ template <WeightFormat F>
 float block_sum(const WeightView& w, std::uint32_t row, const float* x, std::uint32_t begin,
                 std::uint32_t end) {
   float a = 0.0f;
-  if constexpr (F == WeightFormat::kInt4) {
+  if constexpr (is_coded(F)) {
     for (std::uint32_t g = begin; g < end; g += kGroupColumns) {
       const std::uint32_t group_end = std::min(g + kGroupColumns, end);
       float t = 0.0f;
@@ -84,6 +86,8 @@ void linear(const WeightView& w, const float* x, std::size_t x_stride, std::uint
       return linear_as<WeightFormat::kF16>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
     case WeightFormat::kInt4:
       return linear_as<WeightFormat::kInt4>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
+    case WeightFormat::kMxfp4:
+      return linear_as<WeightFormat::kMxfp4>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
   }
 }
 

@@ -20,6 +20,14 @@ CASES = {
         about="the publisher's config without its quantisation: windows of 16 in layers 0 and 2, YaRN 32 from 4096 "
               "with truncate false",
         form="published", seed=6000, **PREFILL_AND_GREEDY, config={}),
+    "gpt_oss_mxfp4": dict(
+        about="experts as published, in MXFP4 blocks and scales, rows 2j and 2j + 1 gate and up; the rest bfloat16",
+        form="published", mxfp4=True, seed=6300, **PREFILL_AND_GREEDY,
+        config=dict(hidden_size=64, intermediate_size=32, num_local_experts=5, vocab_size=128, eos_token_id=127,
+                    pad_token_id=126, quantization_config=dict(
+                        quant_method="mxfp4", modules_to_not_convert=[
+                            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+                            "lm_head"]))),
     "gpt_oss_odd": dict(
         about="layer_types full, sliding, sliding; no biases in attention, no YaRN, swiglu_limit 2.5, swiglu_alpha "
               "1.3, 7 experts of which 4 are chosen, tied head, sizes no vector width divides; float32; config as "

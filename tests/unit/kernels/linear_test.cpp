@@ -11,7 +11,8 @@ struct Shape {
 };
 
 Matrix make(Random& random, Shape s, std::uint32_t rows, std::uint32_t cols) {
-  return s.group == 0 ? plain_matrix(random, s.format, rows, cols) : int4_matrix(random, rows, cols, s.group);
+  return s.group == 0 ? plain_matrix(random, s.format, rows, cols)
+                      : coded_matrix(random, s.format, rows, cols, s.group);
 }
 
 std::string name(const ::testing::TestParamInfo<Shape>& info) {
@@ -110,7 +111,7 @@ TEST_P(Linear, FollowsTheOrderOfCanon) {
       float a = 0.0f;
       const std::uint32_t end = std::min(cols, b + 512);
       for (std::uint32_t g = b; g < end; g += 32) {
-        const float scale = coded ? bf16_to_float(m.scales[g / GetParam().group * kTileRows + r]) : 1.0f;
+        const float scale = coded ? scale_of(m, r, g) : 1.0f;
         float t = 0.0f;
         for (std::uint32_t k = g; k < std::min(end, g + 32); ++k) {
           const auto weight = static_cast<float>(m.at(r, k) / static_cast<double>(scale));
@@ -154,7 +155,8 @@ TEST_P(Linear, KeepsSubnormals) {
 INSTANTIATE_TEST_SUITE_P(Formats, Linear,
                          ::testing::Values(Shape{WeightFormat::kF32, 0}, Shape{WeightFormat::kBf16, 0},
                                            Shape{WeightFormat::kF16, 0}, Shape{WeightFormat::kInt4, 32},
-                                           Shape{WeightFormat::kInt4, 64}, Shape{WeightFormat::kInt4, 128}),
+                                           Shape{WeightFormat::kInt4, 64}, Shape{WeightFormat::kInt4, 128},
+                                           Shape{WeightFormat::kMxfp4, 32}),
                          name);
 
 }  // namespace

@@ -59,7 +59,7 @@ TEST(Relayout, Int4AndItsScalesComeBackByRows) {
 TEST(Relayout, Int4PaddingIsZeroInRowsAndColumns) {
   const std::vector<std::uint32_t> packed(2, 0x12345678u);  // [1, 11]: the second word holds 3 columns
   std::vector<std::uint8_t> out(codes_bytes(WeightFormat::kInt4, 1, 11), 0xee);
-  tile_int4(1, 11, packed.data(), out.data());
+  tile_nibbles(WeightFormat::kInt4, 1, 11, packed.data(), out.data());
   std::uint32_t words[32];
   ASSERT_EQ(out.size(), sizeof(words));
   std::memcpy(words, out.data(), sizeof(words));
@@ -68,7 +68,7 @@ TEST(Relayout, Int4PaddingIsZeroInRowsAndColumns) {
   EXPECT_EQ(words[16], 0x88888678u);
   const std::uint16_t scale[1] = {0x3f80};
   std::uint16_t plane[16] = {1, 1};
-  tile_scales(1, 1, scale, plane);
+  tile_scales(WeightFormat::kInt4, 1, 1, scale, reinterpret_cast<std::uint8_t*>(plane));
   EXPECT_EQ(plane[0], 0x3f80);
   EXPECT_EQ(plane[1], 0);
 }

@@ -60,7 +60,7 @@ struct Matrix {
   WeightView view;
   std::vector<double> dense;
   std::vector<std::uint8_t> codes;
-  std::vector<std::uint16_t> scales;
+  std::vector<std::uint8_t> scales;
 
   double at(std::uint32_t row, std::uint32_t col) const { return dense[std::size_t{row} * view.cols + col]; }
 };
@@ -90,33 +90,53 @@ inline Matrix plain_matrix(Random& random, WeightFormat f, std::uint32_t rows, s
   return m;
 }
 
-inline Matrix int4_matrix(Random& random, std::uint32_t rows, std::uint32_t cols, std::uint32_t group) {
-  const std::uint32_t dwords = dwords_of(WeightFormat::kInt4, cols);
+inline Matrix coded_matrix(Random& random, WeightFormat f, std::uint32_t rows, std::uint32_t cols,
+                           std::uint32_t group) {
+  const std::uint32_t dwords = dwords_of(f, cols);
   const std::uint32_t groups = (cols + group - 1) / group;
+  const bool int4 = f == WeightFormat::kInt4;
   std::vector<std::uint32_t> packed(std::size_t{rows} * dwords);
   for (auto& word : packed) word = static_cast<std::uint32_t>(random());
-  std::vector<std::uint16_t> scales(std::size_t{rows} * groups);
-  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = to_bf16(numbers(random, 1)[0]);
+  std::vector<std::uint16_t> halves(std::size_t{rows} * groups);
+  std::vector<std::uint8_t> powers(halves.size());
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    halves[i] = to_bf16(numbers(random, 1)[0]);
+    powers[i] = static_cast<std::uint8_t>(110 + random() % 30);
+  }
   Matrix m;
-  m.codes.resize(codes_bytes(WeightFormat::kInt4, rows, cols));
-  m.scales.resize(scales_bytes(WeightFormat::kInt4, rows, cols, group) / 2);
-  tile_int4(rows, cols, packed.data(), m.codes.data());
-  tile_scales(rows, groups, scales.data(), m.scales.data());
+  m.codes.resize(codes_bytes(f, rows, cols));
+  m.scales.resize(scales_bytes(f, rows, cols, group));
+  tile_nibbles(f, rows, cols, packed.data(), m.codes.data());
+  tile_scales(f, rows, groups, int4 ? static_cast<const void*>(halves.data()) : powers.data(),
+              m.scales.data());
   m.dense.resize(std::size_t{rows} * cols);
   for (std::uint32_t r = 0; r < rows; ++r) {
     for (std::uint32_t c = 0; c < cols; ++c) {
       const std::uint32_t nibble = (packed[std::size_t{r} * dwords + c / 8] >> (4 * (c % 8))) & 15u;
-      const float scale = bf16_to_float(scales[std::size_t{r} * groups + c / group]);
-      m.dense[std::size_t{r} * cols + c] = (static_cast<double>(nibble) - 8.0) * static_cast<double>(scale);
+      const std::size_t at = std::size_t{r} * groups + c / group;
+      const double code =
+          int4 ? static_cast<double>(nibble) - 8.0 : static_cast<double>(e2m1_to_float(nibble));
+      const double scale =
+          int4 ? static_cast<double>(bf16_to_float(halves[at])) : std::exp2(powers[at] - 127.0);
+      m.dense[std::size_t{r} * cols + c] = code * scale;
     }
   }
-  m.view = {.format = WeightFormat::kInt4,
+  m.view = {.format = f,
             .rows = rows,
             .cols = cols,
             .group = group,
             .codes = m.codes.data(),
             .scales = m.scales.data()};
   return m;
+}
+
+inline Matrix int4_matrix(Random& random, std::uint32_t rows, std::uint32_t cols, std::uint32_t group) {
+  return coded_matrix(random, WeightFormat::kInt4, rows, cols, group);
+}
+
+/// Scale of `row` (below 16) for a column.
+inline float scale_of(const Matrix& m, std::uint32_t row, std::uint32_t col) {
+  return scale_to_float(m.view.format, m.scales.data(), std::size_t{col / m.view.group} * kTileRows + row);
 }
 
 }  // namespace wisp::kernels::test

@@ -108,7 +108,7 @@ TEST_F(ManifestTest, LiesAreRefusedByName) {
   expect_refused("/dense/tensors/embed/offset", 32, {"embed", "offset"});
   expect_refused("/dense/tensors/embed/offset", 18446744073709551552u, {"embed", "leaves the data section"});
   expect_refused("/dense/tensors/norm/offset", 0, {"overlap"});
-  expect_refused("/dense/tensors/embed/format", "int4", {"embed", "int4"});
+  expect_refused("/dense/tensors/embed/format", "int4", {"embed", "format", "coded"});
   expect_refused("/dense/tensors/more", {{"rows", 1}}, {"tensors that the model lacks"});
   expect_refused("/experts/0", nullptr, {"layer 0"});
   expect_refused("/experts/0/file", "/etc/passwd", {"not a file name"});
