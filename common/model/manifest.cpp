@@ -173,6 +173,7 @@ Status parse_generation(const Fields& root, Manifest& m) {
 }
 
 Status parse_texts(const Fields& root, Manifest& m) {
+  if (!root.has("texts")) return root.wrong("texts", "is missing; convert the model again");
   WISP_ASSIGN(const Fields f, root.object("texts"));
   for (const auto& [name, value] : f.json().items()) {
     if (!is_file_name(name) || !value.is_object())

@@ -29,8 +29,11 @@ class Verifier {
 
   void open(const std::string& file) {
     file_ = file;
-    fd_.reset(::open((folder_ + "/" + file).c_str(), O_RDONLY | O_CLOEXEC));
+    fd_.reset(::open((folder_ + "/" + file).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     open_error_ = fd_.valid() ? "" : std::strerror(errno);
+    struct stat st {};
+    if (fd_.valid() && (::fstat(fd_.get(), &st) != 0 || !S_ISREG(st.st_mode)))
+      open_error_ = "not a regular file";
     // What the page cache holds says nothing about the device.
     if (fd_.valid()) static_cast<void>(::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED));
   }

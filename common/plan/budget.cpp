@@ -90,10 +90,15 @@ std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
   return round_up((choices + rows * per_row + scores + logits + rotation) * kFloat, kPage);
 }
 
+/// Bytes of the gateway for a byte of a body: its JSON, the rendered text, its pieces, and as much in
+/// waiting.
+constexpr std::uint64_t kBytesPerBodyByte = 80;
+
 std::uint64_t private_memory(const RunPlan& p, const model::ModelSpec& s) {
   std::uint64_t bytes = kLauncherBytes + kCommandBytes;
   bytes +=
       p.options.topology == "solo" ? kSoloBytes : kGatewayBytes + kRouterBytes + kLoaderBytes + kComputeBytes;
+  bytes += kBytesPerBodyByte * max_body_bytes(p.ctx);
   if (p.options.text) bytes += kTemplateHelperBytes + std::uint64_t{s.vocab} * kBytesPerVocab;
   return bytes + std::uint64_t{p.threads} * kBytesPerThread +
          std::uint64_t{p.expert_extents} * kBytesPerExtent;
@@ -117,6 +122,10 @@ std::uint64_t page_tables(const RunPlan& p) {
 }
 
 }  // namespace
+
+std::uint64_t max_body_bytes(std::uint32_t ctx) {
+  return std::min(64 * kKiB + std::uint64_t{32} * ctx, 16 * kMiB);
+}
 
 std::uint64_t region_bytes(const RunPlan& p) {
   return p.dense_bytes + p.slab_bytes() + p.kv_bytes() + p.journal_bytes + p.desks_bytes;

@@ -85,6 +85,10 @@ std::string describe(const RunPlan& plan);
 /// The desk of each stage for this plan.
 shm::DeskPlan desk_plan(const RunPlan& plan, shm::StageId stage);
 
+/// The longest body of an HTTP request that a context of `ctx` tokens can make use of: far more than its
+/// tokens have bytes, and little enough that what it costs to read and cut up one is in the budget.
+std::uint64_t max_body_bytes(std::uint32_t ctx);
+
 /// "256M", "8G", "1.5GiB", "4096" -> bytes (powers of 1024).
 Result<std::uint64_t> parse_size(const std::string& text);
 /// 536870912 -> "512 MiB".

@@ -1,6 +1,7 @@
 #include "service/live_runs.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,6 +20,9 @@ struct flock whole_file() {
   lock.l_whence = SEEK_SET;
   return lock;
 }
+std::string fallback_base() {
+  return "/tmp/wisp-" + std::to_string(::geteuid());
+}
 }  // namespace
 
 std::string run_base() {
@@ -26,7 +30,7 @@ std::string run_base() {
   std::error_code ignored;
   if (runtime != nullptr && runtime[0] == '/' && fs::is_directory(runtime, ignored))
     return std::string(runtime) + "/wisp";
-  return "/tmp/wisp-" + std::to_string(::geteuid());
+  return fallback_base();
 }
 
 Result<Fd> mark_live(const std::string& dir) {
@@ -45,11 +49,14 @@ bool is_live(const std::string& dir) {
   return ::fcntl(fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
-std::vector<std::string> live_runs() {
+std::vector<std::string> live_runs(const std::string& base) {
   std::vector<std::string> live;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(run_base(), ignored))
-    if (is_live(entry.path())) live.push_back(entry.path().string());
+  struct stat st {};
+  // In another user's directory anything may stand.
+  if (::stat(base.c_str(), &st) != 0 || st.st_uid != ::geteuid()) return live;
+  std::error_code error;
+  for (fs::directory_iterator it(base, error), end; !error && it != end; it.increment(error))
+    if (is_live(it->path())) live.push_back(it->path().string());
   return live;
 }
 
@@ -59,7 +66,9 @@ Result<std::string> find_run(const std::string& wanted) {
     if (!is_live(path)) return not_found("no WISP runs in " + path);
     return path;
   }
-  const auto live = live_runs();
+  std::vector<std::string> live = live_runs(run_base());
+  // It may have been started where XDG_RUNTIME_DIR was not set: by cron, by su.
+  if (live.empty()) live = live_runs(fallback_base());
   if (live.empty())
     return not_found("no WISP of this user is running (none in " + run_base() +
                      "); `wisp serve MODEL` starts one");

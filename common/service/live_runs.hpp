@@ -18,11 +18,11 @@ Result<Fd> mark_live(const std::string& dir);
 /// Whether somebody holds the lock of a run's directory. An OFD lock says so; no pid is looked at.
 bool is_live(const std::string& dir);
 
-/// Directories of this user's live runs.
-std::vector<std::string> live_runs();
+/// Directories of the live runs in a base directory; none where it belongs to somebody else.
+std::vector<std::string> live_runs(const std::string& base);
 
-/// `wanted` (a directory, or the name of one under run_base()), or the only live run. Errors: kNotFound,
-/// kInvalid (several: lists them).
+/// `wanted` (a directory, or the name of one under run_base()), or the only live run, in run_base() or else
+/// in /tmp/wisp-<uid>. Errors: kNotFound, kInvalid (several: lists them).
 Result<std::string> find_run(const std::string& wanted);
 
 }  // namespace wisp::service

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "service/crash_point.hpp"
 
@@ -40,7 +41,11 @@ Status Gateway::load() {
   const std::string& folder = ctx_.plan().options.model;
   WISP_ASSIGN(manifest_, model::load_manifest(folder));
   WISP_TRY(prompts_.load(folder, max_positions()));
-  worker_.emplace(prompts_, [this] { ctx_.bell(ctx_.id()).ring(); });
+  try {
+    worker_.emplace(prompts_, [this] { ctx_.bell(ctx_.id()).ring(); });
+  } catch (const std::system_error& e) {
+    return io_error(std::string("the thread that makes prompts: ") + e.what());
+  }
   struct stat st {};
   if (::stat((folder + "/manifest.json").c_str(), &st) == 0)
     model_created_s_ = static_cast<std::uint64_t>(st.st_mtime);

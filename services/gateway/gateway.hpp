@@ -41,6 +41,7 @@ class Gateway final : public HttpHandler {
   void on_answered(Session& session) override;
   void on_gone(Session& session) override;
   std::uint64_t engine_now() const override { return ctx_.now(); }
+  std::uint64_t max_body_bytes() const override { return plan::max_body_bytes(ctx_.plan().ctx); }
 
  private:
   /// An answer and the connection that it goes to.
@@ -65,6 +66,8 @@ class Gateway final : public HttpHandler {
                          const HttpRequest& request);
   std::optional<ApiError> refuse_new() const;
   bool submit_made();
+  /// Hands a request whose prompt is made to the router, or tells its client why not.
+  void settle_made(const Waiting& asked, const ApiResult<std::vector<std::uint32_t>>& prompt);
   ApiResult<std::uint64_t> submit(const Waiting& asked, const ApiResult<std::vector<std::uint32_t>>& prompt);
   void open(const std::shared_ptr<Session>& session, const ApiRequest& request, const ResumePoint& point);
   ApiResult<ResumePoint> resume(const std::string& event_id);

@@ -121,6 +121,9 @@ void Gateway::answer_completion(const std::shared_ptr<Session>& session, Endpoin
   }
   if (const auto refusal = refuse_new()) return reply_error(*session, *refusal);
   Waiting asked{session, std::make_shared<const ApiRequest>(std::move(request)), http.default_max_all};
+  // Ids need nothing made, so they wait for no template.
+  if (endpoint == Endpoint::kCompletion && !asked.request->prompt)
+    return settle_made(asked, asked.request->prompt_ids);
   const std::uint64_t ticket = worker_->ask(asked.request);
   waiting_.emplace(ticket, std::move(asked));
 }
@@ -129,17 +132,24 @@ bool Gateway::submit_made() {
   bool worked = false;
   while (const auto made = worker_->take()) {
     worked = true;
-    ctx_.desk()->set(Counter::kHelperRestarts, made->helper_restarts);
+    ctx_.desk()->add(Counter::kHelperRestarts, made->helper_restarts);
     const auto node = waiting_.extract(made->ticket);
-    if (node.empty()) continue;  // its client is gone
-    const Waiting& asked = node.mapped();
-    auto id = submit(asked, made->ids);
-    if (const auto* e = std::get_if<ApiError>(&id))
-      reply_error(*asked.client, *e);
-    else
-      open(asked.client, *asked.request, {std::get<std::uint64_t>(id), std::nullopt});
+    if (!node.empty()) settle_made(node.mapped(), made->ids);  // else its client is gone
   }
   return worked;
+}
+
+void Gateway::settle_made(const Waiting& asked, const ApiResult<std::vector<std::uint32_t>>& prompt) {
+  asked.client->body_done();
+  try {
+    auto id = submit(asked, prompt);
+    if (const auto* e = std::get_if<ApiError>(&id)) return reply_error(*asked.client, *e);
+    open(asked.client, *asked.request, {std::get<std::uint64_t>(id), std::nullopt});
+  } catch (const std::exception& e) {
+    spdlog::error("a prompt: {}", e.what());
+    if (asked.client->tag == 0)
+      reply_error(*asked.client, {500, std::string("the gateway failed: ") + e.what(), "", "", 0});
+  }
 }
 
 void Gateway::open(const std::shared_ptr<Session>& session, const ApiRequest& request,

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/fd.hpp"
 
@@ -99,18 +100,19 @@ bool HttpServer::reserve(const Session& asking, std::uint64_t bytes) const {
   std::uint64_t used = 0;
   for (const auto& s : sessions_)
     if (s.get() != &asking && !s->closed()) used += s->reserved();
-  return bytes == 0 || used == 0 || used + bytes <= kMaxBodiesBytes;
+  return bytes == 0 || used == 0 || used + bytes <= kMaxBodies * handler_.max_body_bytes();
 }
 
-/// Who has asked for nothing yet, or asks slowest, gives way: clients that only connect lock nobody out.
+/// Clients that only connect lock nobody out: who has sent nothing of a request gives way, then who has sent
+/// nothing more of one, the longest first.
 void HttpServer::make_room() {
   forget_closed();
   if (sessions_.size() < kMaxConnections) return;
-  const auto slowest = std::min_element(sessions_.begin(), sessions_.end(), [](const auto& a, const auto& b) {
-    return a->waits_since() < b->waits_since();
-  });
-  if ((*slowest)->waits_since() == ~std::uint64_t{0}) return;
-  (*slowest)->abandon();
+  const auto rank = [](const auto& s) { return std::pair(!s->idle(), s->waits_since()); };
+  const auto first = std::min_element(sessions_.begin(), sessions_.end(),
+                                      [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  if ((*first)->waits_since() == ~std::uint64_t{0}) return;
+  (*first)->abandon();
   forget_closed();
 }
 

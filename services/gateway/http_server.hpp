@@ -14,8 +14,8 @@
 namespace wisp::gateway {
 
 inline constexpr std::size_t kMaxConnections = 256;
-/// Bodies being received, all connections together.
-inline constexpr std::uint64_t kMaxBodiesBytes = std::uint64_t{64} << 20;
+/// Bodies that are received or whose prompts wait, all connections together, as multiples of the longest.
+inline constexpr std::uint64_t kMaxBodies = 8;
 
 /// Accepts connections on inherited listening sockets and keeps their sessions.
 class HttpServer {

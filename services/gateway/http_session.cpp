@@ -21,7 +21,7 @@ constexpr std::uint64_t kReadTimeoutNs = 30 * kSecond;        // no byte of a re
 constexpr std::uint64_t kKeepAliveTimeoutNs = 120 * kSecond;  // between two requests
 constexpr std::uint64_t kWriteTimeoutNs = 300 * kSecond;      // a client that takes nothing of its answer
 constexpr std::uint64_t kDrainTimeoutNs = 2 * kSecond;
-constexpr std::uint64_t kMaxDrainBytes = 2 * kMaxBodyBytes;
+constexpr std::uint64_t kMaxDrainBytes = std::uint64_t{32} << 20;
 
 int status_of(error_code ec) {
   if (ec == http::error::body_limit) return 413;
@@ -32,6 +32,16 @@ int status_of(error_code ec) {
 std::string header_of(const http::request<http::string_body>& r, const char* name) {
   const auto value = r[name];
   return {value.data(), value.size()};
+}
+/// Whether a browser's page from elsewhere asks: one whose origin is not the address asked, or whose address
+/// is a name other than localhost, which somebody's own name server may have pointed here.
+bool is_foreign(const std::string& origin, const std::string& host) {
+  if (origin.empty()) return false;
+  if (origin != "http://" + host && origin != "https://" + host) return true;
+  const bool bracketed = host.starts_with('[');
+  const std::string name = host.substr(0, bracketed ? host.find(']') + 1 : host.find(':'));
+  const bool number = name.find_first_not_of("0123456789.") == std::string::npos;
+  return !(bracketed || number || name == "localhost");
 }
 }  // namespace
 
@@ -48,7 +58,7 @@ void Session::read_head() {
   reserved_ = 0;
   parser_.emplace();
   parser_->header_limit(kMaxHeaderBytes);
-  parser_->body_limit(kMaxBodyBytes);
+  parser_->body_limit(handler_.max_body_bytes());
   moved();
   http::async_read_header(socket_, buffer_, *parser_,
                           [self = shared_from_this()](error_code ec, std::size_t) { self->on_head(ec); });
@@ -62,7 +72,7 @@ void Session::on_head(error_code ec) {
   keep_alive_ = request.keep_alive();
   chunked_ = request.version() >= 11;
   const auto length = parser_->content_length();
-  const std::uint64_t need = length ? *length : parser_->chunked() ? kMaxBodyBytes : 0;
+  const std::uint64_t need = length ? *length : parser_->chunked() ? handler_.max_body_bytes() : 0;
   if (!reserve_(*this, need))
     return refuse(503, "too many large requests are being received; repeat this one in a second");
   reserved_ = need;
@@ -92,7 +102,6 @@ void Session::on_body(error_code ec) {
 void Session::dispatch() {
   phase_ = Phase::kAnswering;
   first_request_ = false;
-  reserved_ = 0;
   auto message = parser_->release();
   HttpRequest r;
   r.method = std::string(message.method_string());
@@ -101,10 +110,7 @@ void Session::dispatch() {
   r.body = std::move(message.body());
   r.last_event_id = header_of(message, "Last-Event-ID");
   r.default_max_all = header_of(message, "X-Wisp-Default-Max") == "all";
-  // A browser names the page's site; only a page of our own could name the host that it asks.
-  const std::string origin = header_of(message, "Origin");
-  r.foreign_page = !origin.empty() && origin != "http://" + header_of(message, "Host") &&
-                   origin != "https://" + header_of(message, "Host");
+  r.foreign_page = is_foreign(header_of(message, "Origin"), header_of(message, "Host"));
   watch();
   handler_.on_request(shared_from_this(), std::move(r));
 }
@@ -113,7 +119,9 @@ void Session::refuse(error_code ec) {
   const int status = status_of(ec);
   if (status == 0 || ec == http::error::end_of_stream || ec == http::error::partial_message) return close();
   std::string message = "malformed HTTP: " + ec.message();
-  if (status == 413) message = "the body is larger than " + std::to_string(kMaxBodyBytes) + " bytes";
+  if (status == 413)
+    message = "the body is larger than " + std::to_string(handler_.max_body_bytes()) +
+              " bytes, which no prompt for this context needs";
   if (status == 431) message = "the header is larger than " + std::to_string(kMaxHeaderBytes) + " bytes";
   refuse(status, message);
 }
@@ -185,6 +193,7 @@ std::string Session::head_lines(int status, std::string_view type, const std::st
 
 void Session::reply(const HttpReply& r) {
   if (phase_ != Phase::kAnswering) return;
+  body_done();
   out_ = head_lines(r.status, "application/json", r.headers);
   out_ += "Content-Length: " + std::to_string(r.body.size()) + "\r\n\r\n" + r.body;
   write_out(true, 0);
@@ -192,6 +201,7 @@ void Session::reply(const HttpReply& r) {
 
 void Session::begin_stream(const std::string& headers) {
   if (phase_ != Phase::kAnswering) return;
+  body_done();
   // The end of an HTTP/1.0 stream is the end of its connection.
   if (!chunked_) keep_alive_ = false;
   out_ = head_lines(200, "text/event-stream; charset=utf-8",

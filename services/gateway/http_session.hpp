@@ -16,7 +16,6 @@
 
 namespace wisp::gateway {
 
-inline constexpr std::uint64_t kMaxBodyBytes = std::uint64_t{16} << 20;
 /// Headers of real clients take a few KiB; a longer one is an attack or a cookie of somebody else.
 inline constexpr std::uint32_t kMaxHeaderBytes = 32 * 1024;
 
@@ -49,6 +48,8 @@ class HttpHandler {
   /// The client is gone while its request was open. Nothing may be sent any more.
   virtual void on_gone(Session& session) = 0;
   virtual std::uint64_t engine_now() const = 0;
+  /// The longest body that is taken.
+  virtual std::uint64_t max_body_bytes() const = 0;
 };
 
 /// One connection. Its states follow each other: reading a request, answering it, reading the next; draining
@@ -72,12 +73,16 @@ class Session : public std::enable_shared_from_this<Session> {
   void send(std::string_view text, bool last, std::size_t cut = 0);
   /// Whether send() may be called.
   bool idle_writer() const { return phase_ == Phase::kAnswering && !writing_; }
+  /// What became of the body is gone: its memory no longer counts.
+  void body_done() { reserved_ = 0; }
   /// Ends the connection without telling the handler: another connection took its place, or all is over.
   void abandon();
 
   /// The request that this connection waits for; 0 = none. Set by the handler.
   std::uint64_t tag = 0;
   bool closed() const { return phase_ == Phase::kClosed; }
+  /// Whether it is open and nothing of a request has come.
+  bool idle() const { return phase_ == Phase::kReading && buffer_.size() == 0 && !parser_->got_some(); }
   /// Since when nothing came of the request that it reads, as engine time; ~0 where it is not reading.
   std::uint64_t waits_since() const { return phase_ == Phase::kReading ? moved_ns_ : ~std::uint64_t{0}; }
   /// Ends a connection that has not moved for too long in its phase.

@@ -34,13 +34,6 @@ ApiError prompt_error(const Error& e, const char* field) {
   return {500, e.text, "", "", 0};
 }
 
-/// The same for the tokenizer, whose one limit is the context.
-ApiError encode_error(const Error& e, const char* field) {
-  return e.code == ErrorCode::kExhausted
-             ? context_exceeded(field, e.text + ", which is all the context holds")
-             : prompt_error(e, field);
-}
-
 constexpr const char* kNoTokenizer =
     "this model's folder has no tokenizer.json, so only /v1/completions with a prompt of token ids works";
 }  // namespace
@@ -95,12 +88,20 @@ ApiResult<std::vector<std::uint32_t>> PromptMaker::ids_of(const ApiRequest& requ
   return request.prompt_ids;
 }
 
+ApiResult<std::vector<std::uint32_t>> PromptMaker::settled(
+    Result<std::optional<std::vector<std::uint32_t>>> ids, const char* field) const {
+  if (!ids.ok()) return prompt_error(ids.error(), field);
+  if (*ids) return std::move(**ids);
+  return context_exceeded(
+      field, "has more than " + std::to_string(max_ids_) + " tokens, which is all the context holds");
+}
+
 ApiResult<std::vector<std::uint32_t>> PromptMaker::text_ids(const std::string& text) {
   if (!tokenizer_) return bad_field("prompt", kNoTokenizer);
-  auto ids = tokenizer_->encode(text, true, max_ids_);
-  if (!ids.ok()) return encode_error(ids.error(), "prompt");
-  if (bos_ && (ids->empty() || ids->front() != *bos_)) ids->insert(ids->begin(), *bos_);
-  return std::move(*ids);
+  auto made = settled(tokenizer_->encode_up_to(max_ids_, text, true), "prompt");
+  if (auto* ids = std::get_if<std::vector<std::uint32_t>>(&made))
+    if (bos_ && (ids->empty() || ids->front() != *bos_)) ids->insert(ids->begin(), *bos_);
+  return made;
 }
 
 ApiResult<std::vector<std::uint32_t>> PromptMaker::chat_ids(const ApiRequest& request) {
@@ -117,9 +118,7 @@ ApiResult<std::vector<std::uint32_t>> PromptMaker::chat_ids(const ApiRequest& re
   if (helper_.pid() != before && helper_pid_ != -1) ++restarts_;
   if (helper_.pid() != -1) helper_pid_ = helper_.pid();
   if (!rendered.ok()) return prompt_error(rendered.error(), "messages");
-  auto ids = rendered->encode(max_ids_);
-  if (!ids.ok()) return encode_error(ids.error(), "messages");
-  return std::move(*ids);
+  return settled(rendered->encode_up_to(max_ids_), "messages");
 }
 
 std::string_view PromptMaker::bytes(std::uint32_t id) const {

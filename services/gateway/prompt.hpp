@@ -36,6 +36,9 @@ class PromptMaker {
   void note_special(const nlohmann::ordered_json& config);
   ApiResult<std::vector<std::uint32_t>> chat_ids(const ApiRequest& request);
   ApiResult<std::vector<std::uint32_t>> text_ids(const std::string& text);
+  /// What the tokenizer gave, as the API words it.
+  ApiResult<std::vector<std::uint32_t>> settled(Result<std::optional<std::vector<std::uint32_t>>> ids,
+                                                const char* field) const;
 
   std::size_t max_ids_ = 0;
   std::optional<text::Tokenizer> tokenizer_;

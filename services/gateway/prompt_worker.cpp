@@ -1,5 +1,6 @@
 #include "services/gateway/prompt_worker.hpp"
 
+#include <signal.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -10,7 +11,19 @@
 namespace wisp::gateway {
 
 PromptWorker::PromptWorker(PromptMaker& maker, std::function<void()> on_made)
-    : maker_(maker), on_made_(std::move(on_made)), thread_([this] { work(); }) {}
+    : maker_(maker), on_made_(std::move(on_made)) {
+  // Signals belong to the stage's thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { work(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
 
 PromptWorker::~PromptWorker() {
   {
@@ -58,7 +71,9 @@ void PromptWorker::work() {
     const Asked asked = std::move(asked_.front());
     asked_.pop_front();
     lock.unlock();
-    Made made{asked.ticket, make(*asked.request), maker_.helper_restarts()};
+    const std::uint64_t before = maker_.helper_restarts();
+    Made made{asked.ticket, make(*asked.request), 0};
+    made.helper_restarts = maker_.helper_restarts() - before;
     lock.lock();
     made_.push_back(std::move(made));
     on_made_();

@@ -21,11 +21,11 @@ class PromptWorker {
   struct Made {
     std::uint64_t ticket = 0;
     ApiResult<std::vector<std::uint32_t>> ids;
-    std::uint64_t helper_restarts = 0;
+    std::uint64_t helper_restarts = 0;  ///< since the last one
   };
 
   /// `on_made` is called on the worker's thread whenever take() has something new. `maker` is used by that
-  /// thread alone from here on, but for what it declares safe.
+  /// thread alone from here on, but for bytes(). Throws std::system_error where no thread can be had.
   PromptWorker(PromptMaker& maker, std::function<void()> on_made);
   /// Waits for the prompt that is being made.
   ~PromptWorker();

@@ -60,9 +60,9 @@ class PreadBackend : public IoBackend {
   std::size_t reap(std::span<Completion> out) override {
     if (!ready()) return 0;
     std::uint64_t count;
-    // Silenced before the look: a completion that comes after it rings again.
-    [[maybe_unused]] const auto rc = ::read(done_fd_.get(), &count, sizeof count);
     const std::lock_guard lock(mutex_);
+    // Rung and silenced under the lock: a bell that outlasts its completion would keep the stage awake.
+    [[maybe_unused]] const auto rc = ::read(done_fd_.get(), &count, sizeof count);
     const std::size_t n = std::min(out.size(), done_.size());
     std::copy_n(done_.begin(), n, out.begin());
     done_.erase(done_.begin(), done_.begin() + static_cast<std::ptrdiff_t>(n));
@@ -110,9 +110,9 @@ class PreadBackend : public IoBackend {
         const std::lock_guard lock(mutex_);
         done_.push_back({r.tag, result});
         done_count_.store(done_.size(), std::memory_order_release);
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const auto rc = ::write(done_fd_.get(), &one, sizeof one);
       }
-      const std::uint64_t one = 1;
-      [[maybe_unused]] const auto rc = ::write(done_fd_.get(), &one, sizeof one);
     }
   }
 

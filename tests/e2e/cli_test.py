@@ -32,7 +32,8 @@ class Run(unittest.TestCase):
         self.assertTrue(0 < out["hit_rate"] < 1)
         self.assertGreater(out["expert_bytes_read"], 0)
         self.assertGreaterEqual(out["device_bytes_read"], out["expert_bytes_read"])
-        self.assertLessEqual(out["ram_peak_bytes"], out["ram_budget_bytes"])
+        if "WISP_SANITIZER" not in os.environ:      # whose shadow memory is in no budget
+            self.assertLessEqual(out["ram_peak_bytes"], out["ram_budget_bytes"])
 
     def test_all_resident_hits_everything_after_the_first_reads(self):
         out = run_json(model(), "-p", "What is a dog?")

@@ -149,25 +149,22 @@ Result<RenderedChat> render_chat(const Tokenizer& tokenizer, TemplateHelper& hel
   return RenderedChat(tokenizer, std::move(guard), std::move(*rendered));
 }
 
-Result<std::vector<std::uint32_t>> RenderedChat::encode(std::size_t max_ids) const {
+Result<std::optional<std::vector<std::uint32_t>>> RenderedChat::encode_up_to(std::size_t max_ids) const {
+  using Ids = std::optional<std::vector<std::uint32_t>>;
   std::vector<std::uint32_t> ids;
-  const auto too_many = [max_ids] {
-    return exhausted("has more than " + std::to_string(max_ids) + " tokens");
-  };
   for (const Segment& segment : tokenizer_.split_control(text_)) {
+    if (ids.size() == max_ids) return Ids();
     if (segment.id) {
-      if (ids.size() >= max_ids) return too_many();
       ids.push_back(*segment.id);
       continue;
     }
     const std::string ordinary =
         guard_.mend(std::string_view(text_).substr(segment.begin, segment.end - segment.begin));
-    auto part = tokenizer_.encode(ordinary, false, max_ids - ids.size());
-    if (!part.ok() && part.error().code == ErrorCode::kExhausted) return too_many();
-    if (!part.ok()) return std::move(part).error();
+    WISP_ASSIGN(const auto part, tokenizer_.encode_up_to(max_ids - ids.size(), ordinary, false));
+    if (!part) return Ids();
     ids.insert(ids.end(), part->begin(), part->end());
   }
-  return ids;
+  return Ids(std::move(ids));
 }
 
 }  // namespace wisp::text

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,8 +37,8 @@ class RenderedChat {
       : tokenizer_(tokenizer), guard_(std::move(guard)), text_(std::move(text)) {}
 
   /// Control tokens come from the template alone: one written in a message, a tool or a variable is encoded
-  /// as ordinary text. Adds no BOS beyond the template's own. Errors: those of Tokenizer::encode.
-  Result<std::vector<std::uint32_t>> encode(std::size_t max_ids = Tokenizer::kMaxTextBytes) const;
+  /// as ordinary text. Adds no BOS beyond the template's own. nullopt and errors: as Tokenizer::encode_up_to.
+  Result<std::optional<std::vector<std::uint32_t>>> encode_up_to(std::size_t max_ids) const;
 
  private:
   const Tokenizer& tokenizer_;

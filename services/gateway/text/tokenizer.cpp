@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "base/check.hpp"
 #include "services/gateway/text/tokenizer_model.hpp"
 #include "services/gateway/text/unicode.hpp"
 #include "services/gateway/text/utf8_stream.hpp"
@@ -32,6 +33,8 @@ class Encoder {
   }
 
   std::vector<std::uint32_t> take() { return std::move(ids_); }
+  /// Whether there were more ids than allowed.
+  bool overflowed() const { return overflowed_; }
 
  private:
   Status normalized(std::string_view text, bool parse_special) {
@@ -65,10 +68,14 @@ class Encoder {
     return {};
   }
 
-  Status too_many() const { return exhausted("has more than " + std::to_string(max_ids_) + " tokens"); }
+  Status too_many() {
+    overflowed_ = true;
+    return exhausted("more than " + std::to_string(max_ids_) + " tokens");
+  }
 
   const TokenizerModel& model_;
   const std::size_t max_ids_;
+  bool overflowed_ = false;
   std::vector<PreTokenizer::Range> ranges_;
   BpeScratch scratch_;
   std::vector<std::uint32_t> ids_;
@@ -87,8 +94,17 @@ Result<Tokenizer> Tokenizer::load(std::string_view json) {
   }
 }
 
-Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool parse_special,
-                                                     std::size_t max_ids) const {
+Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool parse_special) const {
+  // No text has more ids than bytes.
+  WISP_ASSIGN(auto ids, encode_up_to(kMaxTextBytes, text, parse_special));
+  WISP_CHECK(ids.has_value());
+  return *std::move(ids);
+}
+
+Result<std::optional<std::vector<std::uint32_t>>> Tokenizer::encode_up_to(std::size_t max_ids,
+                                                                          std::string_view text,
+                                                                          bool parse_special) const {
+  using Ids = std::optional<std::vector<std::uint32_t>>;
   if (text.size() > kMaxTextBytes) {
     return invalid("text of " + std::to_string(text.size()) + " bytes, at most " +
                    std::to_string(kMaxTextBytes) + " can be encoded at once");
@@ -97,8 +113,10 @@ Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool
   if (broken != std::string_view::npos) return invalid("text is not UTF-8 at byte " + std::to_string(broken));
   try {
     Encoder encoder(*model_, max_ids);
-    WISP_TRY(encoder.raw(text, parse_special));
-    return encoder.take();
+    Status done = encoder.raw(text, parse_special);
+    if (encoder.overflowed()) return Ids();
+    if (!done) return std::move(done).error();
+    return Ids(encoder.take());
   } catch (const std::bad_alloc&) {
     return exhausted("no memory to encode a text of " + std::to_string(text.size()) + " bytes");
   }

@@ -35,10 +35,12 @@ class Tokenizer {
   /// The ids of `text` (UTF-8; kInvalid with the byte offset otherwise). `parse_special` true turns special
   /// strings in the text into their ids; false encodes them as ordinary text, so that no control id can come
   /// out (as split_special_tokens=True does it; tokens spelt `<|...|>` that the file does not call special
-  /// are control tokens too). Other added tokens become their ids either way. Adds no BOS. kExhausted once
-  /// there are more than `max_ids`: memory and time follow the limit, not the text.
-  Result<std::vector<std::uint32_t>> encode(std::string_view text, bool parse_special,
-                                            std::size_t max_ids = kMaxTextBytes) const;
+  /// are control tokens too). Other added tokens become their ids either way. Adds no BOS. kExhausted
+  /// where memory is short or the split pattern too slow.
+  Result<std::vector<std::uint32_t>> encode(std::string_view text, bool parse_special) const;
+  /// The same, or nullopt as soon as there are more than `max_ids`, so that no long piece is merged in vain.
+  Result<std::optional<std::vector<std::uint32_t>>> encode_up_to(std::size_t max_ids, std::string_view text,
+                                                                 bool parse_special) const;
 
   /// Cuts text at the control tokens written in it, without looking at normalised forms.
   std::vector<Segment> split_control(std::string_view text) const;

@@ -173,11 +173,19 @@ TEST(Stage, AHelperThatHangsAndDiesHoldsNobodyUp) {
   first.post("/v1/chat/completions", kChat);
   while (engine.desk().get(stats::Counter::kHttpRequests) < seen + 1) ::poll(nullptr, 0, 1);
   Client leaves = engine.connect();
-  leaves.post("/v1/completions", R"({"prompt":[7],"max_tokens":1})");
+  leaves.post("/v1/completions", R"({"prompt":"river","max_tokens":1})");
   Client second = engine.connect();
-  second.post("/v1/completions", R"({"prompt":[8],"max_tokens":1})");
+  second.post("/v1/completions", R"({"prompt":"hello","max_tokens":1})");
   while (engine.desk().get(stats::Counter::kHttpRequests) < seen + 3) ::poll(nullptr, 0, 1);
   leaves.close();
+  Client ready = engine.connect();
+  ready.post("/v1/completions", R"({"prompt":[9],"max_tokens":1})");
+  const std::uint64_t ids_only = engine.open_next();
+  ASSERT_NE(ids_only, 0u) << "ids waited for a template";
+  engine.commit(ids_only, kEos, Finish::kStop);
+  EXPECT_EQ(ready.read().status, 200);
+  EXPECT_EQ(engine.take().kind, Kind::kAcknowledge);
+  engine.recycle(ids_only);
   for (const std::uint32_t id : ids_of("still here")) {
     engine.commit(streaming, id);
     (void)stream.read_until("\"token_ids\":[" + std::to_string(id) + "]");
@@ -192,7 +200,7 @@ TEST(Stage, AHelperThatHangsAndDiesHoldsNobodyUp) {
   engine.commit(chat, kEos, Finish::kStop);
   EXPECT_EQ(first.read().status, 200);
   ASSERT_NE(plain, 0u);
-  EXPECT_EQ(shm::Journal::ids(engine.record(plain))[0], 8u)
+  EXPECT_EQ(shm::Journal::ids(engine.record(plain))[0], ids_of("hello")[0])
       << "a request whose client has left was submitted";
   engine.commit(plain, kEos, Finish::kStop);
   EXPECT_EQ(second.read().status, 200);
@@ -220,7 +228,7 @@ TEST(Stage, ATextThatCannotFitIsNotTokenized) {
   for (const bool chat : {false, true}) {
     Client c = engine.connect();
     // A single word, which the merges would see whole; a template's own tokens come on top.
-    const std::string text(1 << 20, 'a');
+    const std::string text(60000, 'a');
     c.post(chat ? "/v1/chat/completions" : "/v1/completions",
            chat ? R"({"messages":[{"role":"user","content":")" + text + "\"}]}"
                 : "{\"prompt\":\"" + text + "\"}");

@@ -155,7 +155,7 @@ TEST(Launcher, KilledTakesEveryStageAlongEvenAStoppedOne) {
   launcher.child.signal(SIGKILL);
   reap(launcher.child);
   for (const Fd& s : stages) wait_for_end(s);
-  EXPECT_TRUE(wisp::service::live_runs().empty());
+  EXPECT_TRUE(wisp::service::live_runs(wisp::service::run_base()).empty());
   auto next = RunDir::create(5);
   ASSERT_TRUE(next.ok());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(wisp::service::run_base()),

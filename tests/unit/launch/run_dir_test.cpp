@@ -22,7 +22,7 @@ TEST(RunDir, IsPrivateLockedAndRemoved) {
     struct stat st {};
     ASSERT_EQ(::stat(dir->path().c_str(), &st), 0);
     EXPECT_EQ(st.st_mode & 0777, 0700u);
-    EXPECT_EQ(wisp::service::live_runs(), std::vector<std::string>{dir->path()});
+    EXPECT_EQ(wisp::service::live_runs(wisp::service::run_base()), std::vector<std::string>{dir->path()});
     auto found = wisp::service::find_run("");
     ASSERT_TRUE(found.ok());
     EXPECT_EQ(*found, dir->path());

@@ -72,10 +72,12 @@ bool sleeps(pid_t thread) {
 }
 
 Result<Ids> render_and_encode(const Tokenizer& tokenizer, TemplateHelper& helper, const std::string& source,
-                              const ChatInput& input, std::size_t max_ids = Tokenizer::kMaxTextBytes) {
+                              const ChatInput& input) {
   auto rendered = render_chat(tokenizer, helper, source, input);
   if (!rendered.ok()) return std::move(rendered).error();
-  return rendered->encode(max_ids);
+  auto ids = rendered->encode_up_to(Tokenizer::kMaxTextBytes);
+  if (!ids.ok()) return std::move(ids).error();
+  return **std::move(ids);
 }
 
 class ChatTemplate : public ::testing::Test {
