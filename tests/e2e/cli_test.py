@@ -120,6 +120,26 @@ class Run(unittest.TestCase):
         self.assertIn("pocket dictionary", p.stdout)
 
 
+class Inspect(unittest.TestCase):
+    def test_checkpoint_and_folder_say_the_same(self):
+        folder = model("oracle/glm_moe_dsa_published")
+        before = json.loads(wisp("inspect", folder.replace("model-", "source-"), "--json").stdout)
+        after = json.loads(wisp("inspect", folder, "--json").stdout)
+        for key in before:
+            if key not in ("converted", "name"):
+                self.assertEqual(before[key], after[key], key)
+        self.assertEqual((before["converted"], after["converted"]), (False, True))
+        # 24 + 16 numbers a layer, and index keys of 24 in three of four layers.
+        self.assertEqual(after["kv_bytes_per_token"], 4 * (4 * 40 + 3 * 24))
+        text = wisp("inspect", folder).stdout
+        self.assertIn("an indexer in 3 layers picks 20 positions", text)
+
+    def test_says_why_not(self):
+        p = wisp("inspect", os.path.join(DATA), check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("neither a Hugging Face checkpoint", p.stderr)
+
+
 class Chat(unittest.TestCase):
     def test_keeps_history_in_a_pipe(self):
         p = wisp("chat", model(), input="What is a river?\nUse it in a sentence.\n")

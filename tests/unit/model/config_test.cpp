@@ -206,6 +206,37 @@ TEST(Config, NotANumberIsNamed) {
   expect_error(parse_config("[]", ""), {"not a JSON object"});
 }
 
+/// What a position of a published model takes in bf16: only what latent attention has to keep (spec 2.5).
+TEST(Family, LatentAttentionKeepsLatentsAlone) {
+  const auto kv_bytes = [](const char* config) {
+    const auto c = parse_config(config, "");
+    EXPECT_TRUE(c.ok()) << c.error().text;
+    const auto m = c->family->describe(*c);
+    EXPECT_TRUE(m.ok()) << m.error().text;
+    return m->kv_width_of_all() * 2;
+  };
+  EXPECT_EQ(
+      kv_bytes(
+          R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_size": 7168,
+      "num_hidden_layers": 61, "vocab_size": 129280, "max_position_embeddings": 163840, "num_attention_heads": 128,
+      "num_key_value_heads": 128, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+      "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 3, "intermediate_size": 18432,
+      "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1,
+      "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "rope_theta": 10000})"),
+      70272u);
+  EXPECT_EQ(
+      kv_bytes(
+          R"({"architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa", "hidden_size": 6144,
+      "num_hidden_layers": 78, "vocab_size": 154880, "max_position_embeddings": 1048576, "num_attention_heads": 64,
+      "num_key_value_heads": 64, "head_dim": 192, "q_lora_rank": 2048, "kv_lora_rank": 512, "qk_nope_head_dim": 192,
+      "qk_rope_head_dim": 64, "v_head_dim": 256, "first_k_dense_replace": 3, "intermediate_size": 12288,
+      "moe_intermediate_size": 2048, "n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1,
+      "routed_scaling_factor": 2.5, "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"},
+      "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048, "index_topk_freq": 4,
+      "index_skip_topk_offset": 3})"),
+      95232u);
+}
+
 TEST(Family, NamesMatchWholeAndGiveTheirNumbers) {
   const Family& f = qwen3_moe_family();
   auto m = match_name(f, "model.layers.17.mlp.experts.120.up_proj");
