@@ -39,15 +39,20 @@ void Bpe::add_merge(std::uint32_t left, std::uint32_t right, std::uint32_t rank,
 }
 
 void Bpe::encode(std::string_view piece, BpeScratch& scratch, std::vector<std::uint32_t>& out) const {
-  WISP_CHECK(piece.size() < (std::size_t{1} << 31) && !table_.empty());
+  scratch.initial.clear();
+  for (const char c : piece) scratch.initial.push_back(byte_ids_[static_cast<std::uint8_t>(c)]);
+  merge(scratch, out);
+}
+
+void Bpe::merge(BpeScratch& scratch, std::vector<std::uint32_t>& out) const {
+  WISP_CHECK(scratch.initial.size() < (std::size_t{1} << 31) && !table_.empty());
   auto& symbols = scratch.symbols;
   auto& heap = scratch.heap;
   symbols.clear();
   heap.clear();
-  const auto count = static_cast<std::uint32_t>(piece.size());
+  const auto count = static_cast<std::uint32_t>(scratch.initial.size());
   for (std::uint32_t i = 0; i < count; ++i) {
-    symbols.push_back({byte_ids_[static_cast<std::uint8_t>(piece[i])], i == 0 ? kNone : i - 1,
-                       i + 1 == count ? kNone : i + 1});
+    symbols.push_back({scratch.initial[i], i == 0 ? kNone : i - 1, i + 1 == count ? kNone : i + 1});
   }
   const auto candidate = [&](std::uint32_t at, std::uint32_t after) {
     const Entry* entry = find(symbols[at].id, symbols[after].id);

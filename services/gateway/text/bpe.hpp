@@ -16,6 +16,7 @@ struct BpeScratch {
     std::uint64_t order;  // rank << 32 | position: the smallest is merged next
     std::uint32_t left, right;
   };
+  std::vector<std::uint32_t> initial;  // ids before any merge
   std::vector<Symbol> symbols;
   std::vector<Candidate> heap;
 };
@@ -38,6 +39,9 @@ class Bpe {
 
   /// Appends the ids of `piece` (raw bytes, fewer than 2^31; each has a byte id). n log n.
   void encode(std::string_view piece, BpeScratch& scratch, std::vector<std::uint32_t>& out) const;
+
+  /// Appends what becomes of the ids in `scratch.initial`.
+  void merge(BpeScratch& scratch, std::vector<std::uint32_t>& out) const;
 
  private:
   struct Entry {

@@ -160,7 +160,8 @@ Result<std::optional<std::vector<std::uint32_t>>> RenderedChat::encode_up_to(std
     }
     const std::string ordinary =
         guard_.mend(std::string_view(text_).substr(segment.begin, segment.end - segment.begin));
-    WISP_ASSIGN(const auto part, tokenizer_.encode_up_to(max_ids - ids.size(), ordinary, false));
+    WISP_ASSIGN(const auto part,
+                tokenizer_.encode_up_to(max_ids - ids.size(), ordinary, false, segment.begin == 0));
     if (!part) return Ids();
     ids.insert(ids.end(), part->begin(), part->end());
   }

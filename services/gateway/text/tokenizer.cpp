@@ -17,11 +17,13 @@ class Encoder {
   Encoder(const TokenizerModel& model, std::size_t max_ids) : model_(model), max_ids_(max_ids) {}
 
   /// Raw text: added tokens, then normalising, then added tokens again, then pieces.
-  Status raw(std::string_view text, bool parse_special) {
+  Status raw(std::string_view text, bool parse_special, bool first) {
     for (const Segment& segment : model_.raw.split(text, parse_special)) {
       const std::string_view part = text.substr(segment.begin, segment.end - segment.begin);
       if (segment.id) {
         WISP_TRY(single(*segment.id));
+      } else if (model_.marks) {
+        WISP_TRY(marked(model_.marks->apply(part, first && segment.begin == 0)));
       } else if (model_.nfc) {
         WISP_ASSIGN(const std::string composed, nfc(part));
         WISP_TRY(normalized(composed, parse_special));
@@ -51,6 +53,34 @@ class Encoder {
     return {};
   }
 
+  /// A text with marks: its characters, or where the vocabulary lacks one its bytes, are merged.
+  Status marked(const std::string& text) {
+    model_.marks->cut(text, pieces_);
+    for (const std::string_view piece : pieces_) {
+      if (ids_.size() + piece.size() / model_.longest_piece > max_ids_) return too_many();
+      scratch_.initial.clear();
+      for (std::size_t at = 0; at < piece.size();) {
+        const std::size_t n = utf8_length(piece[at]);
+        const auto known = model_.characters.find(std::string(piece.substr(at, n)));
+        if (known != model_.characters.end())
+          scratch_.initial.push_back(known->second);
+        else
+          for (std::size_t i = at; i < at + n; ++i)
+            scratch_.initial.push_back(model_.bpe.byte_id(static_cast<std::uint8_t>(piece[i])));
+        at += n;
+      }
+      model_.bpe.merge(scratch_, ids_);
+      if (ids_.size() > max_ids_) return too_many();
+    }
+    return {};
+  }
+
+  /// Bytes of a character of checked UTF-8 by its first one.
+  static std::size_t utf8_length(char first) {
+    const auto b = static_cast<std::uint8_t>(first);
+    return b < 0x80 ? 1 : b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
+  }
+
   Status piece(std::string_view bytes) {
     if (model_.ignore_merges) {
       const auto whole = model_.by_bytes.find(bytes);
@@ -77,6 +107,7 @@ class Encoder {
   const std::size_t max_ids_;
   bool overflowed_ = false;
   std::vector<PreTokenizer::Range> ranges_;
+  std::vector<std::string_view> pieces_;
   BpeScratch scratch_;
   std::vector<std::uint32_t> ids_;
 };
@@ -103,7 +134,8 @@ Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool
 
 Result<std::optional<std::vector<std::uint32_t>>> Tokenizer::encode_up_to(std::size_t max_ids,
                                                                           std::string_view text,
-                                                                          bool parse_special) const {
+                                                                          bool parse_special,
+                                                                          bool first) const {
   using Ids = std::optional<std::vector<std::uint32_t>>;
   if (text.size() > kMaxTextBytes) {
     return invalid("text of " + std::to_string(text.size()) + " bytes, at most " +
@@ -113,7 +145,7 @@ Result<std::optional<std::vector<std::uint32_t>>> Tokenizer::encode_up_to(std::s
   if (broken != std::string_view::npos) return invalid("text is not UTF-8 at byte " + std::to_string(broken));
   try {
     Encoder encoder(*model_, max_ids);
-    Status done = encoder.raw(text, parse_special);
+    Status done = encoder.raw(text, parse_special, first);
     if (encoder.overflowed()) return Ids();
     if (!done) return std::move(done).error();
     return Ids(encoder.take());
@@ -144,7 +176,9 @@ std::string Tokenizer::decode(const std::vector<std::uint32_t>& ids, bool skip_s
   Utf8Stream stream;
   std::string out;
   for (const std::uint32_t id : ids) out += stream.push(piece_bytes(id, !skip_special));
-  return out + stream.flush();
+  out += stream.flush();
+  if (model_->strip_space && out.starts_with(' ')) out.erase(0, 1);
+  return out;
 }
 
 std::uint32_t Tokenizer::vocab_size() const {

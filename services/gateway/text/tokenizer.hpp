@@ -39,8 +39,9 @@ class Tokenizer {
   /// where memory is short or the split pattern too slow.
   Result<std::vector<std::uint32_t>> encode(std::string_view text, bool parse_special) const;
   /// The same, or nullopt as soon as there are more than `max_ids`, so that no long piece is merged in vain.
+  /// `first`: the text begins the whole prompt (some vocabularies mark that).
   Result<std::optional<std::vector<std::uint32_t>>> encode_up_to(std::size_t max_ids, std::string_view text,
-                                                                 bool parse_special) const;
+                                                                 bool parse_special, bool first = true) const;
 
   /// Cuts text at the control tokens written in it, without looking at normalised forms.
   std::vector<Segment> split_control(std::string_view text) const;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -91,6 +92,23 @@ Status read_normalizer(const Json& config, std::size_t depth, bool& composes) {
   return {};
 }
 
+/// With marks: Replace, ByteFallback, Fuse and Strip, or Metaspace, in a Sequence. Fills whether a space is
+/// stripped.
+Status check_marks_decoder(const Json& root, bool& strips) {
+  const Json* decoder = member(root, "decoder");
+  const Json* parts = decoder != nullptr && decoder->is_object() ? member(*decoder, "decoders") : nullptr;
+  if (parts == nullptr || !parts->is_array()) return unsupported("decoder: no Sequence, with byte_fallback");
+  for (const Json& part : *parts) {
+    const Json* type = part.is_object() ? member(part, "type") : nullptr;
+    const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "";
+    if (name != "Replace" && name != "ByteFallback" && name != "Fuse" && name != "Strip" &&
+        name != "Metaspace")
+      return unsupported("decoder: a step " + shown(name) + " with byte_fallback");
+    strips = strips || name == "Strip" || name == "Metaspace";
+  }
+  return {};
+}
+
 Status check_decoder(const Json& root) {
   const Json* decoder = member(root, "decoder");
   const Json* type = decoder != nullptr && decoder->is_object() ? member(*decoder, "type") : nullptr;
@@ -112,8 +130,6 @@ Status check_model_options(const Json& model) {
     if (value != nullptr && *value != "")
       return unsupported(std::string("model: ") + affix + " is not empty");
   }
-  WISP_ASSIGN(const bool fallback, flag(model, "byte_fallback"));
-  if (fallback) return unsupported("model: byte_fallback; only byte-level BPE is supported");
   return {};
 }
 
@@ -178,6 +194,34 @@ Status read_vocab(const Json& vocab, const ByteAlphabet& alphabet, TokenizerMode
   return {};
 }
 
+/// Characters of UTF-8 text.
+std::size_t utf8_count(std::string_view text) {
+  return static_cast<std::size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<std::uint8_t>(c) & 0xC0) != 0x80; }));
+}
+
+/// A vocabulary of characters, marks and bytes "<0x00>" to "<0xFF>".
+Status read_marked_vocab(const Json& vocab, TokenizerModel& model) {
+  if (vocab.size() > Tokenizer::kMaxVocab)
+    return invalid("more than " + std::to_string(Tokenizer::kMaxVocab) + " tokens");
+  for (const auto& [key, value] : vocab.items()) {
+    if (key.size() > Tokenizer::kMaxTokenBytes)
+      return invalid("token " + shown(key) + " longer than " + std::to_string(Tokenizer::kMaxTokenBytes) +
+                     " bytes");
+    WISP_ASSIGN(const std::uint32_t id, token_id(value, key));
+    const std::string bytes = SpaceMarks::bytes_of(key);
+    WISP_TRY(place(model, id, bytes, key));
+    model.longest_piece = std::max(model.longest_piece, key.size());
+    const bool byte = key.size() == 6 && bytes.size() == 1;
+    if (byte) model.bpe.set_byte(static_cast<std::uint8_t>(bytes[0]), id);
+    if (!byte && !key.empty() && utf8_count(key) == 1) model.characters.emplace(key, id);
+  }
+  for (unsigned byte = 0; byte < 256; ++byte)
+    if (model.bpe.byte_id(static_cast<std::uint8_t>(byte)) == Bpe::kNone)
+      return invalid("no token for byte " + std::to_string(byte) + ", with byte_fallback");
+  return {};
+}
+
 Result<std::pair<std::string, std::string>> read_merge(const Json& merge) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
     return std::pair(merge[0].get<std::string>(), merge[1].get<std::string>());
@@ -193,33 +237,30 @@ Result<std::pair<std::string, std::string>> read_merge(const Json& merge) {
   return invalid("neither \"a b\" nor [\"a\", \"b\"]");
 }
 
-/// After the added tokens: no merge and no whole piece may lead to a control token, whatever the file says.
-Status read_merges(const Json& merges, const ByteAlphabet& alphabet, TokenizerModel& model) {
+/// After the added tokens: no merge may lead to a control token, whatever the file says. `id_of` gives the id
+/// of a piece as the file spells it, or null.
+Status read_merges(const Json& merges, TokenizerModel& model,
+                   const std::function<const std::uint32_t*(const std::string&)>& id_of) {
   if (merges.size() > Tokenizer::kMaxMerges)
     return invalid("more than " + std::to_string(Tokenizer::kMaxMerges));
   model.bpe.reserve(merges.size());
-  const auto id_of = [&](const std::string& piece) -> Result<std::uint32_t> {
-    const std::optional<std::string> bytes = alphabet.decode(piece);
-    const auto it = bytes ? model.by_bytes.find(*bytes) : model.by_bytes.end();
-    if (it == model.by_bytes.end()) return invalid("piece " + shown(piece) + " is not in the vocabulary");
-    return it->second;
-  };
   std::uint32_t rank = 0;
   for (const Json& merge : merges) {
     const auto add = [&]() -> Status {
       WISP_ASSIGN(const auto pair, read_merge(merge));
-      WISP_ASSIGN(const std::uint32_t left, id_of(pair.first));
-      WISP_ASSIGN(const std::uint32_t right, id_of(pair.second));
-      WISP_ASSIGN(const std::uint32_t merged, id_of(pair.first + pair.second));
-      if (!model.pieces[merged].control) model.bpe.add_merge(left, right, rank, merged);
+      std::uint32_t ids[3];
+      const std::string pieces[3] = {pair.first, pair.second, pair.first + pair.second};
+      for (int i = 0; i < 3; ++i) {
+        const std::uint32_t* id = id_of(pieces[i]);
+        if (id == nullptr) return invalid("piece " + shown(pieces[i]) + " is not in the vocabulary");
+        ids[i] = *id;
+      }
+      if (!model.pieces[ids[2]].control) model.bpe.add_merge(ids[0], ids[1], rank, ids[2]);
       return {};
     };
     Status added = add();
     if (!added) return std::move(added).error().within("[" + std::to_string(rank) + "]");
     ++rank;
-  }
-  for (const AddedToken& token : model.added) {
-    if (token.control) model.by_bytes.erase(token.content);
   }
   return {};
 }
@@ -304,6 +345,30 @@ Status read_added_tokens(const Json& root, const Json& vocab, TokenizerModel& mo
   return {};
 }
 
+/// A vocabulary with marks, as Mixtral's and Llama's.
+Status read_marked(const Json& root, const Json& vocab, const Json& merges, TokenizerModel& model) {
+  if (model.ignore_merges) return unsupported("model: ignore_merges with byte_fallback");
+  WISP_ASSIGN(model.marks, SpaceMarks::parse(member(root, "normalizer"), member(root, "pre_tokenizer")));
+  reserve_bytes(vocab, member(root, "added_tokens"), model);
+  Status read = read_marked_vocab(vocab, model);
+  if (!read) return std::move(read).error().within("model.vocab");
+  WISP_TRY(read_added_tokens(root, vocab, model));
+  std::uint32_t found = 0;
+  read = read_merges(merges, model, [&](const std::string& piece) -> const std::uint32_t* {
+    const auto it = vocab.find(piece);
+    if (it == vocab.end()) return nullptr;
+    found = it->get<std::uint32_t>();
+    return &found;
+  });
+  if (!read) return std::move(read).error().within("model.merges");
+  for (const AddedToken& token : model.added) {
+    if (token.normalized)
+      return unsupported("added token " + shown(token.content) + " is normalized, with byte_fallback");
+    if (token.control) model.characters.erase(token.content);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status read_tokenizer_json(std::string_view json, TokenizerModel& model) {
@@ -315,13 +380,19 @@ Status read_tokenizer_json(std::string_view json, TokenizerModel& model) {
   const Json* bpe = member(root, "model");
   if (bpe == nullptr || !bpe->is_object()) return invalid("model: missing");
   WISP_TRY(check_model_options(*bpe));
-  WISP_TRY(check_decoder(root));
+  WISP_ASSIGN(const bool marked, flag(*bpe, "byte_fallback"));
+  if (marked) {
+    WISP_TRY(check_marks_decoder(root, model.strip_space));
+  } else {
+    WISP_TRY(check_decoder(root));
+  }
   const Json* vocab = member(*bpe, "vocab");
   const Json* merges = member(*bpe, "merges");
   if (vocab == nullptr || !vocab->is_object()) return invalid("model.vocab: missing, or not an object");
   if (merges == nullptr || !merges->is_array()) return invalid("model.merges: missing, or not an array");
   WISP_ASSIGN(model.ignore_merges, flag(*bpe, "ignore_merges"));
   const Json* normalizer = member(root, "normalizer");
+  if (marked) return read_marked(root, *vocab, *merges, model);
   if (normalizer != nullptr) WISP_TRY(read_normalizer(*normalizer, 0, model.nfc));
   const Json* pre_tokenizer = member(root, "pre_tokenizer");
   if (pre_tokenizer == nullptr) return unsupported("pre_tokenizer: none; only byte-level BPE is supported");
@@ -332,8 +403,15 @@ Status read_tokenizer_json(std::string_view json, TokenizerModel& model) {
   Status read = read_vocab(*vocab, alphabet, model);
   if (!read) return std::move(read).error().within("model.vocab");
   WISP_TRY(read_added_tokens(root, *vocab, model));
-  read = read_merges(*merges, alphabet, model);
+  read = read_merges(*merges, model, [&](const std::string& piece) -> const std::uint32_t* {
+    const std::optional<std::string> bytes = alphabet.decode(piece);
+    const auto it = bytes ? model.by_bytes.find(*bytes) : model.by_bytes.end();
+    return it == model.by_bytes.end() ? nullptr : &it->second;
+  });
   if (!read) return std::move(read).error().within("model.merges");
+  // Nor may a whole piece.
+  for (const AddedToken& token : model.added)
+    if (token.control) model.by_bytes.erase(token.content);
   return {};
 }
 

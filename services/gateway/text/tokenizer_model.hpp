@@ -9,6 +9,7 @@
 #include "services/gateway/text/added_tokens.hpp"
 #include "services/gateway/text/bpe.hpp"
 #include "services/gateway/text/pre_tokenizer.hpp"
+#include "services/gateway/text/space_marks.hpp"
 
 namespace wisp::text {
 
@@ -37,6 +38,10 @@ struct TokenizerModel {
   AddedTokenMatcher normalized;                                   // and after it
   AddedTokenMatcher control;  // control tokens only, by their text as written
   PreTokenizer pre_tokenizer;
+  std::optional<SpaceMarks>
+      marks;  // in place of the pre-tokenizer and of bytes: characters, else bytes, are merged
+  std::unordered_map<std::string, std::uint32_t> characters;  // with `marks`: the ids of single characters
+  bool strip_space = false;                                   // decode() drops one space at the beginning
   Bpe bpe;
   bool nfc = false;
   bool ignore_merges = false;

@@ -206,6 +206,30 @@ TEST(Config, NotANumberIsNamed) {
   expect_error(parse_config("[]", ""), {"not a JSON object"});
 }
 
+/// Without layer_types every second layer slides, from the first one on.
+TEST(Family, GptOssSlidesInEvenLayers) {
+  const auto windows = [](const std::string& more) {
+    const auto c =
+        parse_config(R"({"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 64,
+        "num_hidden_layers": 4, "vocab_size": 99, "max_position_embeddings": 99, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 32, "num_local_experts": 4,
+        "num_experts_per_tok": 2)" +
+                         more + "}",
+                     "");
+    EXPECT_TRUE(c.ok()) << c.error().text;
+    const auto m = c->family->describe(*c);
+    EXPECT_TRUE(m.ok()) << m.error().text;
+    std::vector<std::uint32_t> out;
+    for (const LayerSpec& l : m->layers) out.push_back(l.window);
+    return out;
+  };
+  using Windows = std::vector<std::uint32_t>;
+  EXPECT_EQ(windows(""), (Windows{128, 0, 128, 0}));
+  EXPECT_EQ(windows(R"(, "sliding_window": 9, "layer_types": ["full_attention", "sliding_attention",
+      "sliding_attention", "full_attention"])"),
+            (Windows{0, 9, 9, 0}));
+}
+
 /// What a position of a published model takes in bf16: only what latent attention has to keep (spec 2.5).
 TEST(Family, LatentAttentionKeepsLatentsAlone) {
   const auto kv_bytes = [](const char* config) {
