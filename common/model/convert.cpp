@@ -1,9 +1,13 @@
 #include "model/convert.hpp"
 
+#include <sys/stat.h>
+#include <xxhash.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "model/convert_plan.hpp"
 #include "model/dense_reader.hpp"
@@ -126,6 +130,20 @@ class ExpertReader {
   std::vector<std::uint16_t> scales_;
 };
 
+/// Names a conversion: what would be written, and which state of which files it comes from.
+std::uint64_t key_of(const ConvertPlan& plan) {
+  std::string all = write_manifest(plan.manifest);  // checksums are not in it yet
+  std::set<std::string> files;
+  for (const auto& e : plan.checkpoint.entries()) files.insert(plan.checkpoint.file_of(e));
+  for (const std::string& file : files) {
+    struct stat st {};
+    ::stat(file.c_str(), &st);
+    all += file + " " + std::to_string(st.st_size) + " " + std::to_string(st.st_mtim.tv_sec) + "." +
+           std::to_string(st.st_mtim.tv_nsec) + "\n";
+  }
+  return XXH3_64bits(all.data(), all.size());
+}
+
 }  // namespace
 
 Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress) {
@@ -135,7 +153,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
   }
   WISP_ASSIGN(ConvertPlan plan, plan_conversion(options.source));
   WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, plan.bytes,
-                                                       progress, options.free_bytes));
+                                                       progress, options.free_bytes, key_of(plan)));
   for (const auto& [name, text] : plan.texts) WISP_TRY(writer.write_text(name, text));
 
   DenseReader dense(plan);
@@ -160,6 +178,9 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
   report.dense_tensors = plan.items.size();
   report.bytes = plan.bytes;
   report.notes = std::move(plan.notes);
+  if (writer.resumed_bytes() != 0)
+    report.notes.push_back("went on where an earlier run ended: " + std::to_string(writer.resumed_bytes()) +
+                           " bytes were there");
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }

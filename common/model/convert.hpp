@@ -26,7 +26,8 @@ struct ConvertReport {
 
 /// Lays a checkpoint out for streaming. Weights are re-laid, never re-quantised. Everything that can be
 /// refused is refused before a byte is written, by name; so are a full disk and an existing destination.
-/// Holds one expert and 64 MiB beyond the headers and the tokenizer.
+/// Holds one expert and 64 MiB beyond the headers and the tokenizer. A run that was killed is taken up again
+/// by the next one, file by file.
 Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress);
 
 /// What converting a folder would give.

@@ -38,8 +38,15 @@ Status sync_folder(const std::string& path) {
   return {};
 }
 
-/// Removes `<dst>.partial-*` of runs that are dead: their lock is free.
-Status remove_leftovers(const fs::path& dst) {
+/// A folder that a dead run left, and its lock.
+struct Leftover {
+  fs::path path;
+  Fd lock;
+};
+
+/// Finds `<dst>.partial-*` of dead runs (their lock is free), gives one that belongs to `key` and removes the
+/// others.
+Result<std::optional<Leftover>> sort_leftovers(const fs::path& dst, std::uint64_t key) {
   const std::string prefix = dst.filename().string() + ".partial-";
   std::vector<fs::path> found;
   std::error_code ec;
@@ -48,16 +55,41 @@ Status remove_leftovers(const fs::path& dst) {
     if (it->path().filename().string().starts_with(prefix)) found.push_back(it->path());
   }
   if (ec) return io_error(dst.parent_path().string() + ": " + ec.message());
+  std::optional<Leftover> kept;
   for (const auto& path : found) {
     Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
     if (!fd.valid()) continue;
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
       return unavailable(path.string() + ": another run is writing this folder; wait for it or stop it");
     }
+    if (!kept && ResumeLog::belongs(path, key)) {
+      kept = Leftover{path, std::move(fd)};
+      continue;
+    }
     fs::remove_all(path, ec);
     if (ec) return io_error(path.string() + ": " + ec.message());
   }
-  return {};
+  return kept;
+}
+
+/// Removes what `log` does not call finished. Returns the bytes of the rest.
+Result<std::uint64_t> tidy(const std::string& folder, const ResumeLog& log) {
+  std::uint64_t bytes = 0;
+  std::vector<fs::path> unfinished;
+  std::error_code ec;
+  for (auto it = fs::directory_iterator(folder, ec); !ec && it != fs::directory_iterator();
+       it.increment(ec)) {
+    const std::string name = it->path().filename();
+    if (name == ResumeLog::kFile) continue;
+    if (log.find(name) == nullptr)
+      unfinished.push_back(it->path());
+    else
+      bytes += it->file_size(ec);
+  }
+  for (const auto& path : unfinished)
+    if (!ec) fs::remove_all(path, ec);
+  if (ec) return io_error(folder + ": " + ec.message());
+  return bytes;
 }
 
 Status check_destination(const fs::path& dst, bool force) {
@@ -118,7 +150,9 @@ FolderWriter::FolderWriter(FolderWriter&& other) noexcept
       force_(other.force_),
       progress_(std::move(other.progress_)),
       done_(other.done_),
-      total_(other.total_) {}
+      total_(other.total_),
+      resumed_(other.resumed_),
+      log_(std::move(other.log_)) {}
 
 FolderWriter::~FolderWriter() {
   if (partial_.empty()) return;
@@ -127,7 +161,8 @@ FolderWriter::~FolderWriter() {
 }
 
 Result<FolderWriter> FolderWriter::begin(const std::string& dst, bool force, std::uint64_t need_bytes,
-                                         ProgressFn progress, std::optional<std::uint64_t> free_bytes) {
+                                         ProgressFn progress, std::optional<std::uint64_t> free_bytes,
+                                         std::uint64_t key) {
   std::error_code ec;
   fs::path path = fs::absolute(dst, ec).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // a trailing slash
@@ -136,8 +171,7 @@ Result<FolderWriter> FolderWriter::begin(const std::string& dst, bool force, std
   if (!fs::is_directory(path.parent_path(), ec))
     return not_found(path.parent_path().string() + ": no such folder");
   WISP_TRY(check_destination(path, force));
-  WISP_TRY(remove_leftovers(path));
-  WISP_TRY(check_room(path.parent_path(), need_bytes, free_bytes));
+  WISP_ASSIGN(auto left, sort_leftovers(path, key));
 
   FolderWriter w;
   w.dst_ = path.string();
@@ -145,11 +179,36 @@ Result<FolderWriter> FolderWriter::begin(const std::string& dst, bool force, std
   w.progress_ = std::move(progress);
   w.total_ = need_bytes;
   const std::string partial = w.dst_ + ".partial-" + std::to_string(::getpid());
-  if (::mkdir(partial.c_str(), 0755) != 0) return os_error(partial, "mkdir");
+  if (!left) {
+    WISP_TRY(check_room(path.parent_path(), need_bytes, free_bytes));
+    if (::mkdir(partial.c_str(), 0755) != 0) return os_error(partial, "mkdir");
+    w.partial_ = partial;
+    w.lock_.reset(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!w.lock_.valid() || ::flock(w.lock_.get(), LOCK_EX | LOCK_NB) != 0) return os_error(partial, "lock");
+    WISP_ASSIGN(w.log_, ResumeLog::open(partial, key));
+    return w;
+  }
+  if (left->path != partial && ::rename(left->path.c_str(), partial.c_str()) != 0)
+    return os_error(left->path.string(), "rename");
+  w.lock_ = std::move(left->lock);
+  WISP_ASSIGN(w.log_, ResumeLog::open(partial, key));
+  WISP_ASSIGN(const std::uint64_t there, tidy(partial, *w.log_));
+  WISP_TRY(check_room(path.parent_path(), need_bytes - std::min(need_bytes, there), free_bytes));
   w.partial_ = partial;
-  w.lock_.reset(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!w.lock_.valid() || ::flock(w.lock_.get(), LOCK_EX | LOCK_NB) != 0) return os_error(partial, "lock");
   return w;
+}
+
+const std::vector<std::uint64_t>* FolderWriter::take_over(const std::string& file, std::uint64_t bytes,
+                                                          std::size_t parts) {
+  const auto* sums = log_->find(file);
+  std::error_code ec;
+  if (sums == nullptr || sums->size() != parts || fs::file_size(partial_ + "/" + file, ec) != bytes || ec) {
+    fs::remove(partial_ + "/" + file, ec);
+    return nullptr;
+  }
+  resumed_ += bytes;
+  advance(bytes);
+  return sums;
 }
 
 void FolderWriter::advance(std::uint64_t bytes) {
@@ -159,6 +218,12 @@ void FolderWriter::advance(std::uint64_t bytes) {
 
 Status FolderWriter::write_dense(const FolderLayout& layout, const std::vector<DenseItem>& items, Manifest& m,
                                  const ReadRows& read) {
+  const std::uint64_t bytes = layout.dense_header.size() + m.dense_bytes;
+  if (const auto* sums = take_over(m.dense_file, bytes, items.size())) {
+    for (std::size_t i = 0; i < items.size(); ++i) m.dense.at(items[i].name).checksum = (*sums)[i];
+    return {};
+  }
+  std::vector<std::uint64_t> sums;
   WISP_ASSIGN(OutputFile file, OutputFile::create(partial_ + "/" + m.dense_file));
   WISP_TRY(file.write(layout.dense_header));
   const std::vector<std::uint8_t> zeros(kExtentAlign);
@@ -192,17 +257,26 @@ Status FolderWriter::write_dense(const FolderLayout& layout, const std::vector<D
       advance(out.size());
     }
     t.checksum = XXH3_64bits_digest(hash);
+    sums.push_back(t.checksum);
     at = t.offset + t.bytes;
     padding -= t.bytes;
   }
   WISP_TRY(file.write(std::span(zeros).first(m.dense_bytes - at)));
   advance(padding);
-  return file.close_durably();
+  WISP_TRY(file.close_durably());
+  return log_->add(m.dense_file, std::move(sums));
 }
 
 Status FolderWriter::write_experts(const FolderLayout& layout, std::uint32_t layer, Manifest& m,
                                    const FillExpert& fill) {
   LayerExperts& experts = m.experts[layer];
+  const std::uint64_t bytes =
+      layout.expert_headers[layer].size() + experts.extents.size() * std::uint64_t{m.spec.expert.stride};
+  if (const auto* sums = take_over(experts.file, bytes, experts.extents.size())) {
+    for (std::size_t e = 0; e < sums->size(); ++e) experts.extents[e].checksum = (*sums)[e];
+    return {};
+  }
+  std::vector<std::uint64_t> sums;
   WISP_ASSIGN(OutputFile file, OutputFile::create(partial_ + "/" + experts.file));
   WISP_TRY(file.write(layout.expert_headers[layer]));
   std::vector<std::uint8_t> extent(m.spec.expert.stride);
@@ -211,11 +285,13 @@ Status FolderWriter::write_experts(const FolderLayout& layout, std::uint32_t lay
     std::fill(payload.begin(), payload.end(), std::uint8_t{0});
     WISP_TRY(fill(e, payload));
     experts.extents[e].checksum = XXH3_64bits(payload.data(), payload.size());
+    sums.push_back(experts.extents[e].checksum);
     WISP_TRY(file.write(extent));
     advance(extent.size());
   }
   advance(layout.expert_headers[layer].size());
-  return file.close_durably();
+  WISP_TRY(file.close_durably());
+  return log_->add(experts.file, std::move(sums));
 }
 
 Status FolderWriter::write_text(const std::string& name, std::string_view text) {
@@ -228,6 +304,8 @@ Status FolderWriter::write_text(const std::string& name, std::string_view text) 
 Status FolderWriter::finish(Manifest& m) {
   m.model_hash = hash_of_weights(m);
   WISP_TRY(write_text("manifest.json", write_manifest(m)));
+  std::error_code ignored;
+  fs::remove(partial_ + "/" + ResumeLog::kFile, ignored);
   WISP_TRY(sync_folder(partial_));
   const std::string parent = fs::path(dst_).parent_path().string();
   // Neither of the two ways replaces a folder that appeared in the meantime without --force.

@@ -9,6 +9,7 @@
 #include "base/fd.hpp"
 #include "base/result.hpp"
 #include "model/manifest.hpp"
+#include "model/resume_log.hpp"
 
 namespace wisp::model {
 
@@ -43,15 +44,16 @@ FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items);
 
 /// Builds a model folder under `<dst>.partial-<pid>` and puts it in place when it is whole. The folder is
 /// locked (flock) while its writer lives, so that the kernel tells a dead run's leftovers from a live run's
-/// work. Whatever is unfinished is removed by the destructor.
+/// work. Whatever is unfinished is removed by the destructor; what a killed run left whole is taken over by
+/// the next one of the same key.
 class FolderWriter {
  public:
   /// Refuses where `dst` exists (unless `force`, and then only a WISP folder or an empty one is replaced),
   /// where another run is writing it, and where fewer than `need_bytes` are free. `free_bytes` stands in for
-  /// the disk's figure (tests).
+  /// the disk's figure (tests). `key` names what is written: sources and layout.
   static Result<FolderWriter> begin(const std::string& dst, bool force, std::uint64_t need_bytes,
-                                    ProgressFn progress,
-                                    std::optional<std::uint64_t> free_bytes = std::nullopt);
+                                    ProgressFn progress, std::optional<std::uint64_t> free_bytes,
+                                    std::uint64_t key);
   FolderWriter(FolderWriter&&) noexcept;
   FolderWriter& operator=(FolderWriter&&) = delete;
   ~FolderWriter();
@@ -64,16 +66,22 @@ class FolderWriter {
   Status write_text(const std::string& name, std::string_view text);
   /// Writes the manifest (with its hash), makes all of it durable and renames the folder into place.
   Status finish(Manifest& m);
+  /// Bytes of files that an earlier run had finished.
+  std::uint64_t resumed_bytes() const { return resumed_; }
 
  private:
   FolderWriter() = default;
+  /// The checksums of a file that an earlier run finished, and its bytes counted as done; else null.
+  const std::vector<std::uint64_t>* take_over(const std::string& file, std::uint64_t bytes,
+                                              std::size_t parts);
   void advance(std::uint64_t bytes);
 
   std::string dst_, partial_;
   Fd lock_;
   bool force_ = false;
   ProgressFn progress_;
-  std::uint64_t done_ = 0, total_ = 0;
+  std::uint64_t done_ = 0, total_ = 0, resumed_ = 0;
+  std::optional<ResumeLog> log_;
 };
 
 /// An output file: sequential writes, errors with the path, durable at close.

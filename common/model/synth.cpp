@@ -1,5 +1,7 @@
 #include "model/synth.hpp"
 
+#include <xxhash.h>
+
 #include <array>
 #include <bit>
 #include <chrono>
@@ -184,8 +186,10 @@ Result<SynthReport> synth(const SynthOptions& options, const ProgressFn& progres
   for (const auto& s : dense_shapes(m.spec))
     items.push_back({s.name, WeightFormat::kBf16, s.rows, s.cols, s.matrix});
   const FolderLayout layout = lay_out_folder(m, items);
+  const std::string what = write_manifest(m) + std::to_string(options.seed);
+  const std::uint64_t key = XXH3_64bits(what.data(), what.size());
   WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, layout.total_bytes,
-                                                       progress, options.free_bytes));
+                                                       progress, options.free_bytes, key));
 
   // A stream per group of rows: the groups depend on the shape alone.
   const auto draw_rows = [&](std::size_t i, std::uint32_t first, std::uint32_t,
