@@ -4,7 +4,10 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <set>
@@ -12,6 +15,7 @@
 #include "model/convert_plan.hpp"
 #include "model/dense_reader.hpp"
 #include "model/float_check.hpp"
+#include "model/quantize.hpp"
 #include "wisp/kernels/number.hpp"
 #include "wisp/kernels/relayout.hpp"
 
@@ -32,12 +36,20 @@ class ExpertReader {
     return fill_part(source[2], shape.down, out);
   }
 
+  /// What rounding since the last call cost, as the root mean square of the error over that of the weights.
+  double take_rounding_error() {
+    const double share = squared_weights_ > 0.0 ? std::sqrt(squared_error_ / squared_weights_) : 0.0;
+    squared_error_ = squared_weights_ = 0.0;
+    return share;
+  }
+
  private:
   Status fill_part(const PartSource& p, const ExpertMatrix& m, std::span<std::uint8_t> out) {
     std::uint8_t* codes = out.data() + m.codes_offset;
     if (m.bias_offset != 0) WISP_TRY(fill_bias(p, m, out));
+    if (plan_.experts_int4) return fill_rounded(p, m, out);
     if (p.transposed) {
-      WISP_TRY(turn(p, m));
+      WISP_TRY(turn(p, m, m.format));
       kernels::tile_plain(m.format, m.rows, m.cols, raw_.data(), codes);
       return {};
     }
@@ -63,6 +75,36 @@ class ExpertReader {
       return std::move(narrowed).error().within(plan_.checkpoint.file_of(*p.scale) + ": tensor " +
                                                 p.scale->info->name);
     }
+    kernels::tile_scales(m.format, m.rows, m.cols / m.group, scales_.data(), out.data() + m.scales_offset);
+    return {};
+  }
+
+  /// A plain matrix, rounded to int4.
+  Status fill_rounded(const PartSource& p, const ExpertMatrix& m, std::span<std::uint8_t> out) {
+    const WeightFormat format = *plain_format(p.data->info->dtype);
+    const std::size_t size = 4 / kernels::columns_per_dword(format), n = std::size_t{m.rows} * m.cols;
+    if (p.transposed) {
+      WISP_TRY(turn(p, m, format));
+    } else {
+      raw_.resize(n * size);
+      WISP_TRY(plan_.checkpoint.read(*p.data, p.offset, raw_));
+      if (const auto bad = first_non_finite(format, raw_))
+        return not_finite(plan_.checkpoint, *p.data, p.offset / size + *bad);
+    }
+    words_.assign(n / 8, 0);
+    scales_.resize(n / m.group);
+    std::array<float, 128> weights;
+    std::array<std::uint8_t, 128> codes;
+    for (std::size_t g = 0; g < scales_.size(); ++g) {
+      for (std::size_t i = 0; i < m.group; ++i) {
+        weights[i] = kernels::plain_to_float(format, raw_.data() + (g * m.group + i) * size);
+        squared_weights_ += static_cast<double>(weights[i]) * static_cast<double>(weights[i]);
+      }
+      scales_[g] = quantize_int4(std::span(weights).first(m.group), codes.data(), squared_error_);
+      for (std::size_t i = 0; i < m.group; ++i)
+        words_[(g * m.group + i) / 8] |= std::uint32_t{codes[i]} << 4 * (i % 8);
+    }
+    kernels::tile_nibbles(m.format, m.rows, m.cols, words_.data(), out.data() + m.codes_offset);
     kernels::tile_scales(m.format, m.rows, m.cols / m.group, scales_.data(), out.data() + m.scales_offset);
     return {};
   }
@@ -94,12 +136,12 @@ class ExpertReader {
   }
 
   /// Brings a matrix that is stored transposed into rows, in raw_.
-  Status turn(const PartSource& p, const ExpertMatrix& m) {
-    const std::size_t size = 4 / kernels::columns_per_dword(m.format);
+  Status turn(const PartSource& p, const ExpertMatrix& m, WeightFormat format) {
+    const std::size_t size = 4 / kernels::columns_per_dword(format);
     const std::size_t pitch = std::size_t{m.rows} * p.step;
     stored_.resize(m.cols * pitch * size);
     WISP_TRY(plan_.checkpoint.read(*p.data, p.offset, stored_));
-    if (const auto bad = first_non_finite(m.format, stored_))
+    if (const auto bad = first_non_finite(format, stored_))
       return not_finite(plan_.checkpoint, *p.data, p.offset / size + *bad);
     raw_.resize(std::size_t{m.rows} * m.cols * size);
     for (std::size_t c = 0; c < m.cols; ++c)
@@ -124,6 +166,7 @@ class ExpertReader {
   }
 
   const ConvertPlan& plan_;
+  double squared_error_ = 0.0, squared_weights_ = 0.0;
   std::vector<std::uint8_t> raw_;
   std::vector<std::uint8_t> stored_;
   std::vector<std::uint32_t> words_;
@@ -151,7 +194,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
   if (is_wisp_folder(options.source)) {
     return invalid(options.source + ": is converted already; give the original Hugging Face folder");
   }
-  WISP_ASSIGN(ConvertPlan plan, plan_conversion(options.source));
+  WISP_ASSIGN(ConvertPlan plan, plan_conversion(options.source, options.experts_int4));
   WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, plan.bytes,
                                                        progress, options.free_bytes, key_of(plan)));
   for (const auto& [name, text] : plan.texts) WISP_TRY(writer.write_text(name, text));
@@ -169,6 +212,12 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
       return reader.fill(experts[e], out);
     };
     WISP_TRY(writer.write_experts(plan.layout, layer, plan.manifest, fill));
+    const double error = reader.take_rounding_error();
+    if (error == 0.0) continue;
+    char text[96];
+    std::snprintf(text, sizeof text, "layer %u: rounding to int4 moved the experts' weights by %.2f %% (rms)",
+                  layer, 100.0 * error);
+    plan.notes.emplace_back(text);
   }
   WISP_TRY(writer.finish(plan.manifest));
 
@@ -185,8 +234,8 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
   return report;
 }
 
-Result<ConvertEstimate> estimate(const std::string& folder) {
-  WISP_ASSIGN(const ConvertPlan plan, plan_conversion(folder));
+Result<ConvertEstimate> estimate(const std::string& folder, bool experts_int4) {
+  WISP_ASSIGN(const ConvertPlan plan, plan_conversion(folder, experts_int4));
   return ConvertEstimate{plan.bytes, plan.manifest.spec.expert_count(), plan.manifest.name};
 }
 

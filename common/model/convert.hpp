@@ -14,6 +14,7 @@ struct ConvertOptions {
   std::string destination;                  ///< the folder to be made
   bool force = false;                       ///< replace a WISP folder of that name
   std::optional<std::uint64_t> free_bytes;  ///< stands in for the disk's figure (tests)
+  bool experts_int4 = false;                ///< round plain experts to int4, a bf16 scale per 32 columns
 };
 
 struct ConvertReport {
@@ -24,10 +25,10 @@ struct ConvertReport {
   std::vector<std::string> notes;  ///< what the user should know, a line each
 };
 
-/// Lays a checkpoint out for streaming. Weights are re-laid, never re-quantised. Everything that can be
-/// refused is refused before a byte is written, by name; so are a full disk and an existing destination.
-/// Holds one expert and 64 MiB beyond the headers and the tokenizer. A run that was killed is taken up again
-/// by the next one, file by file.
+/// Lays a checkpoint out for streaming. Weights are re-laid, and re-rounded only where `experts_int4` asks
+/// for it. Everything that can be refused is refused before a byte is written, by name; so are a full disk
+/// and an existing destination. Holds one expert and 64 MiB beyond the headers and the tokenizer. A run that
+/// was killed is taken up again by the next one, file by file.
 Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress);
 
 /// What converting a folder would give.
@@ -37,7 +38,7 @@ struct ConvertEstimate {
   std::string name;
 };
 /// Reads headers and configs only. The Errors are those of `convert`.
-Result<ConvertEstimate> estimate(const std::string& folder);
+Result<ConvertEstimate> estimate(const std::string& folder, bool experts_int4 = false);
 
 /// A folder with a config.json and safetensors, but no manifest.
 bool is_hf_folder(const std::string& folder);

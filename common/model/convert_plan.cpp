@@ -59,8 +59,9 @@ Status collect_texts(ConvertPlan& plan) {
   return {};
 }
 
-Result<ConvertPlan> plan_conversion(const std::string& folder) {
+Result<ConvertPlan> plan_conversion(const std::string& folder, bool experts_int4) {
   ConvertPlan plan;
+  plan.experts_int4 = experts_int4;
   WISP_ASSIGN(plan.config, load_config(folder));
   auto spec = plan.config.family->describe(plan.config);
   if (!spec.ok()) return std::move(spec).error().within(folder);

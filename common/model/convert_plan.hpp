@@ -38,6 +38,7 @@ using ExpertSource = std::array<PartSource, 3>;
 struct ConvertPlan {
   Checkpoint checkpoint;
   Config config;
+  bool experts_int4 = false;                               ///< plain experts are rounded to int4
   Manifest manifest;                                       ///< all but the checksums
   std::vector<DenseItem> items;                            ///< dense tensors in file order
   std::vector<DenseSource> sources;                        ///< [items]
@@ -49,7 +50,8 @@ struct ConvertPlan {
 };
 
 /// Reads the headers and configs of a Hugging Face folder. Refuses by name whatever cannot be converted.
-Result<ConvertPlan> plan_conversion(const std::string& folder);
+/// `experts_int4`: plain experts become int4.
+Result<ConvertPlan> plan_conversion(const std::string& folder, bool experts_int4 = false);
 
 // The two halves of the work beneath plan_conversion.
 

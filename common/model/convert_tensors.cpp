@@ -107,14 +107,29 @@ class Sorter {
         for (std::size_t p = 0; p < 3; ++p) WISP_TRY(check_part(layer, e, p, formats));
       }
     }
+    if (plan_.experts_int4) WISP_TRY(round_to_int4(formats));
     const bool coded = kernels::is_coded(*formats[0]) || kernels::is_coded(*formats[2]);
-    const std::uint32_t group = *formats[0] == WeightFormat::kMxfp4 ? 32 : plan_.config.quant.group;
+    const std::uint32_t group =
+        *formats[0] == WeightFormat::kMxfp4 || plan_.experts_int4 ? 32 : plan_.config.quant.group;
     spec_.expert = lay_out_expert(spec_.hidden, spec_.moe_width, *formats[0], *formats[2], coded ? group : 0,
                                   spec_.expert_bias);
     return {};
   }
 
  private:
+  /// Plain experts are to become int4.
+  Status round_to_int4(std::array<std::optional<WeightFormat>, 3>& formats) const {
+    const std::string folder = plan_.checkpoint.folder();
+    if (kernels::is_coded(*formats[0]) || kernels::is_coded(*formats[2]))
+      return invalid(folder + ": its experts are " + std::string(kernels::name_of(*formats[0])) +
+                     " already; --experts int4 is for plain ones");
+    if (spec_.hidden % 32 != 0 || spec_.moe_width % 32 != 0)
+      return unsupported(folder + ": experts of " + std::to_string(spec_.hidden) + " x " +
+                         std::to_string(spec_.moe_width) + " cannot be rounded to int4 in groups of 32");
+    formats.fill(WeightFormat::kInt4);
+    return {};
+  }
+
   /// Whether a tensor belongs to a layer behind the last one, which predicts further tokens (spec 12).
   bool is_prediction(std::string_view name) const {
     const std::uint32_t first = plan_.config.layers, n = plan_.config.prediction_layers;

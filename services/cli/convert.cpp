@@ -35,8 +35,16 @@ void add_convert(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<model::ConvertOptions>();
   sub->add_option("SRC", options->source, "The Hugging Face folder")->required();
   sub->add_option("DST", options->destination, "The model folder to make")->required();
+  const auto experts = std::make_shared<std::string>("native");
+  sub->add_option("--experts", *experts,
+                  "native: as stored; int4: plain experts rounded to 4.5 bits a weight")
+      ->check(CLI::IsMember({"native", "int4"}))
+      ->capture_default_str();
   sub->add_flag("--force", options->force, "Replace DST if it is a WISP model folder");
-  sub->callback([options, &exit_code] { exit_code = run(*options); });
+  sub->callback([options, experts, &exit_code] {
+    options->experts_int4 = *experts == "int4";
+    exit_code = run(*options);
+  });
 }
 
 }  // namespace wisp::cli
