@@ -10,31 +10,46 @@
 namespace wisp::model {
 
 namespace {
-constexpr std::array kFactors{0.85f, 0.9f, 0.95f, 1.0f, 1.05f, 1.1f, 1.15f};
+constexpr std::array kFactors{0.9f, 0.95f, 1.0f, 1.05f, 1.1f};
+constexpr std::size_t kLanes = 8;
 
 std::uint16_t nearest_bf16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/// Signed codes for a scale, and the sums that better it.
+/// A signed code. Adding and taking away 1.5 * 2^23 rounds to a whole number without a call.
+float code_of(float weight, float inverse) {
+  const float scaled = std::min(std::max(weight * inverse, -8.0f), 7.0f);
+  return (scaled + 12582912.0f) - 12582912.0f;
+}
+
+/// The error of a scale, and the scale that is best for its codes.
 struct Fit {
-  double with_weights = 0.0;  ///< sum of weight * code
-  double with_codes = 0.0;    ///< sum of code^2
-  double error = 0.0;
+  float error = 0.0f;
+  float better = 0.0f;
 };
 
-Fit fit(std::span<const float> weights, float scale, std::uint8_t* codes) {
-  Fit f;
+/// In lanes, so that a compiler without leave to reorder sums can still use vectors.
+Fit fit(std::span<const float> weights, float scale) {
   const float inverse = 1.0f / scale;
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const float code = std::clamp(std::nearbyint(weights[i] * inverse), -8.0f, 7.0f);
-    const double off = static_cast<double>(weights[i]) - static_cast<double>(code * scale);
-    codes[i] = static_cast<std::uint8_t>(static_cast<int>(code) + 8);
-    f.with_weights += static_cast<double>(weights[i]) * static_cast<double>(code);
-    f.with_codes += static_cast<double>(code * code);
-    f.error += off * off;
+  float with_weights[kLanes] = {}, with_codes[kLanes] = {}, error[kLanes] = {};
+  for (std::size_t i = 0; i < weights.size(); i += kLanes) {
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const float w = weights[i + l], code = code_of(w, inverse), off = w - code * scale;
+      with_weights[l] += w * code;
+      with_codes[l] += code * code;
+      error[l] += off * off;
+    }
   }
+  Fit f;
+  float a = 0.0f, b = 0.0f;
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    a += with_weights[l];
+    b += with_codes[l];
+    f.error += error[l];
+  }
+  if (b > 0.0f) f.better = a / b;
   return f;
 }
 }  // namespace
@@ -46,31 +61,28 @@ std::uint16_t quantize_int4(std::span<const float> weights, std::uint8_t* codes,
   // -8 is the end that reaches further, so it takes the largest weight, whatever its sign.
   const float start = largest / -8.0f;
   std::uint16_t best = 0;
-  double least = -1.0;
-  std::array<std::uint8_t, 128> tried;
-  const auto take = [&](std::uint16_t scale, double error) {
-    if (least >= 0.0 && error >= least) return;
-    least = error;
-    best = scale;
-    std::copy_n(tried.data(), weights.size(), codes);
-  };
+  float least = -1.0f;
   for (const float factor : kFactors) {
     std::uint16_t scale = nearest_bf16(start * factor);
     for (int round = 0; round < 2; ++round) {
       const float value = kernels::bf16_to_float(scale);
       if (value == 0.0f || !std::isfinite(1.0f / value)) break;
-      const Fit f = fit(weights, value, tried.data());
-      take(scale, f.error);
-      if (f.with_codes == 0.0) break;
-      scale = nearest_bf16(static_cast<float>(f.with_weights / f.with_codes));
+      const Fit f = fit(weights, value);
+      if (least < 0.0f || f.error < least) {
+        least = f.error;
+        best = scale;
+      }
+      scale = nearest_bf16(f.better);
     }
   }
-  if (least < 0.0) {  // all zero, or too small for a scale
-    std::fill_n(codes, weights.size(), std::uint8_t{8});
-    least = 0.0;
-    for (const float w : weights) least += static_cast<double>(w) * static_cast<double>(w);
+  // Where all is zero, or too small for a scale, the scale is 0 and the codes are those of zero.
+  const float value = kernels::bf16_to_float(best), inverse = best == 0 ? 0.0f : 1.0f / value;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const float code = code_of(weights[i], inverse);
+    const double off = static_cast<double>(weights[i]) - static_cast<double>(code * value);
+    codes[i] = static_cast<std::uint8_t>(static_cast<int>(code) + 8);
+    squared_error += off * off;
   }
-  squared_error += least;
   return best;
 }
 
