@@ -48,7 +48,7 @@ class HelperDeath : public ::testing::Test {
 
 TEST_F(HelperDeath, InPrefillAndInMidStream) {
   std::uint64_t died = 0;
-  for (const std::uint64_t steps : {1, 6}) {
+  for (const std::uint64_t steps : {1u, 6u}) {
     SCOPED_TRACE(steps == 1 ? "in prefill" : "in mid-stream");
     run_.gate(run_.steps() + steps);
     auto ask = run_.ask(kQuestion, kTokens);
