@@ -201,9 +201,9 @@ ApiResult<shm::RequestParams> settle(const ApiRequest& r, const model::Generatio
   }
   for (std::size_t i = 0; limits.vocab != 0 && i < prompt.size(); ++i) {
     if (prompt[i] >= limits.vocab)
-      return bad_field(field + "[" + std::to_string(i) + "]", "is " + std::to_string(prompt[i]) +
-                                                                  ", but this model's ids end at " +
-                                                                  std::to_string(limits.vocab - 1));
+      return bad_field(r.prompt_ids.empty() ? field : field + "[" + std::to_string(i) + "]",
+                       (r.prompt_ids.empty() ? "makes id " : "is ") + std::to_string(prompt[i]) +
+                           ", but this model's ids end at " + std::to_string(limits.vocab - 1));
   }
   if (r.write_logits && !limits.logits)
     return bad_field("write_logits", "needs a server that was started with --logits DIR");

@@ -43,7 +43,7 @@ Status PromptMaker::load(const std::string& folder, std::size_t max_ids) {
   WISP_ASSIGN(const auto text, read_optional(folder + "/tokenizer.json", text::Tokenizer::kMaxJsonBytes));
   if (!text) return {};
   auto tokenizer = text::Tokenizer::load(*text);
-  if (!tokenizer.ok()) return std::move(tokenizer).error().within(folder + "/tokenizer.json");
+  if (!tokenizer.ok()) return std::move(tokenizer).error().within(folder);
   tokenizer_ = std::move(*tokenizer);
   WISP_TRY(load_config(folder));
   return load_template(folder);

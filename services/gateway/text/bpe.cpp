@@ -40,7 +40,9 @@ void Bpe::add_merge(std::uint32_t left, std::uint32_t right, std::uint32_t rank,
 
 void Bpe::encode(std::string_view piece, BpeScratch& scratch, std::vector<std::uint32_t>& out) const {
   scratch.initial.clear();
-  for (const char c : piece) scratch.initial.push_back(byte_ids_[static_cast<std::uint8_t>(c)]);
+  for (const char c : piece)
+    if (const std::uint32_t id = byte_ids_[static_cast<std::uint8_t>(c)]; id != kNone)
+      scratch.initial.push_back(id);
   merge(scratch, out);
 }
 

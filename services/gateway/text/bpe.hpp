@@ -37,7 +37,7 @@ class Bpe {
   /// `left` then `right` becomes `merged`; lower ranks first. A repeated pair takes the later rank.
   void add_merge(std::uint32_t left, std::uint32_t right, std::uint32_t rank, std::uint32_t merged);
 
-  /// Appends the ids of `piece` (raw bytes, fewer than 2^31; each has a byte id). n log n.
+  /// Appends the ids of `piece` (raw bytes, fewer than 2^31); those without an id are dropped. n log n.
   void encode(std::string_view piece, BpeScratch& scratch, std::vector<std::uint32_t>& out) const;
 
   /// Appends what becomes of the ids in `scratch.initial`.

@@ -164,7 +164,8 @@ Status place(TokenizerModel& model, std::uint32_t id, std::string_view bytes, st
   return {};
 }
 
-Status read_vocab(const Json& vocab, const ByteAlphabet& alphabet, TokenizerModel& model) {
+/// `has_unknown`: the file names a token for what the vocabulary lacks.
+Status read_vocab(const Json& vocab, const ByteAlphabet& alphabet, bool has_unknown, TokenizerModel& model) {
   if (vocab.size() > Tokenizer::kMaxVocab)
     return invalid("more than " + std::to_string(Tokenizer::kMaxVocab) + " tokens");
   std::vector<std::uint32_t> mergeable;
@@ -184,11 +185,12 @@ Status read_vocab(const Json& vocab, const ByteAlphabet& alphabet, TokenizerMode
     model.by_bytes.emplace(model.piece(id), id);
     if (model.pieces[id].size == 1) model.bpe.set_byte(static_cast<std::uint8_t>(model.piece(id)[0]), id);
   }
+  if (!has_unknown) return {};  // a byte without a token is dropped, and its neighbours may merge
   for (unsigned byte = 0; byte < 256; ++byte) {
     const bool in_utf8 = byte < 0xC0 || (byte > 0xC1 && byte < 0xF5);
     if (in_utf8 && model.bpe.byte_id(static_cast<std::uint8_t>(byte)) == Bpe::kNone) {
       return invalid("no token for byte " + std::to_string(byte) +
-                     "; a byte-level vocabulary has one for each");
+                     ", and unk_token is not null; a byte-level vocabulary has one for each");
     }
   }
   return {};
@@ -400,7 +402,7 @@ Status read_tokenizer_json(std::string_view json, TokenizerModel& model) {
 
   const ByteAlphabet alphabet;
   reserve_bytes(*vocab, member(root, "added_tokens"), model);
-  Status read = read_vocab(*vocab, alphabet, model);
+  Status read = read_vocab(*vocab, alphabet, member(*bpe, "unk_token") != nullptr, model);
   if (!read) return std::move(read).error().within("model.vocab");
   WISP_TRY(read_added_tokens(root, *vocab, model));
   read = read_merges(*merges, model, [&](const std::string& piece) -> const std::uint32_t* {

@@ -55,8 +55,12 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"id_text", [](Json& j) { j["model"]["vocab"]["dog"] = "7"; }, kInvalid, "\"dog\""},
         Refusal{"id_huge", [](Json& j) { j["model"]["vocab"]["dog"] = 1e300; }, kInvalid, "\"dog\""},
         Refusal{"id_twice", [](Json& j) { j["model"]["vocab"]["dogcat"] = 5; }, kInvalid, "id 5 belongs to"},
-        Refusal{"byte_gone", [](Json& j) { j["model"]["vocab"].erase("!"); }, kInvalid,
-                "no token for byte 33"},
+        Refusal{"byte_gone",
+                [](Json& j) {
+                  j["model"]["vocab"].erase("!");
+                  j["model"]["unk_token"] = "a";
+                },
+                kInvalid, "no token for byte 33"},
         Refusal{"long_token", [](Json& j) { j["model"]["vocab"][std::string(5000, 'a')] = 5000; }, kInvalid,
                 "longer than 4096"},
         Refusal{"merge_unknown",

@@ -4,6 +4,7 @@
 #include <array>
 #include <random>
 
+#include "services/gateway/text/unicode.hpp"
 #include "tests/unit/text/text_fixtures.hpp"
 
 namespace wisp::text {
@@ -173,6 +174,17 @@ TEST(Tokenizer, TakesAMegabyteOfAnyKind) {
   }
   EXPECT_FALSE(encode(pocket(), marks, false).empty());
   EXPECT_FALSE(pocket().encode(std::string(Tokenizer::kMaxTextBytes + 1, 'a'), false).ok());
+}
+
+/// As the reference has it where no token stands for the unknown: "!\x04!" is "!!" to it.
+TEST(Tokenizer, BytesWithoutATokenAreDropped) {
+  nlohmann::json json = pocket_json();
+  std::string key;
+  append_utf8(key, 0x100 + 4);  // how the GPT-2 alphabet writes byte 4
+  ASSERT_EQ(json["model"]["vocab"].erase(key), 1u);
+  const Tokenizer tokenizer = load_or_die(json);
+  EXPECT_EQ(encode(tokenizer, "!\x04!"), encode(tokenizer, "!!"));
+  EXPECT_TRUE(encode(tokenizer, "\x04").empty());
 }
 
 }  // namespace
