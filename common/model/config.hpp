@@ -57,8 +57,8 @@ Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDe
 
 /// Experts, experts per token and whether their weights are renormalised; `keys` name the number of experts.
 Result<RouterSpec> read_router(const Config& c, std::span<const char* const> keys, bool renormalise);
-/// The numbers that only R4 routers have: n_group, topk_group, routed_scaling_factor.
-Status read_sigmoid_router(const Config& c, RouterSpec& r);
+/// Layers, R4 router and shared experts as the DeepSeek line and GLM-4.5 name them.
+Status read_sigmoid_mixture(const Config& c, ModelSpec& m);
 /// What all families copy from the config into the spec; attention by grouped queries without extras.
 ModelSpec begin_spec(const Config& c);
 
@@ -67,8 +67,6 @@ Status read_latent(const Config& c, AttentionSpec& a);
 /// kUnsupported where use_sliding_window is true: no release of the families that have the key sets it.
 Status refuse_sliding_window(const Config& c);
 
-/// Which layers are MoE where the first ones are dense: mlp_layer_types, else first_k_dense_replace.
-Result<std::vector<LayerSpec>> read_dense_first_layers(const Config& c);
 /// Which layers are MoE: mlp_layer_types, else mlp_only_layers and decoder_sparse_step. Reads
 /// intermediate_size if a layer is dense.
 Result<std::vector<LayerSpec>> read_sparse_layers(const Config& c);

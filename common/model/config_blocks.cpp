@@ -1,3 +1,5 @@
+#include <array>
+
 #include "model/config.hpp"
 #include "model/limits.hpp"
 
@@ -56,25 +58,6 @@ Status refuse_sliding_window(const Config& c) {
   return {};
 }
 
-Status read_sigmoid_router(const Config& c, RouterSpec& r) {
-  const Fields f = c.fields();
-  r.kind = RouterKind::kSigmoidTopK;
-  WISP_ASSIGN(r.groups, f.u32_or("n_group", 1, 1, kMaxExperts));
-  WISP_ASSIGN(r.kept_groups, f.u32_or("topk_group", 1, 1, kMaxExperts));
-  WISP_ASSIGN(const double scale, f.number_or("routed_scaling_factor", 1.0, 0.0, 1e6));
-  r.scale = static_cast<float>(scale);
-  // Only one of each is ever published; another value would mean other mathematics.
-  WISP_ASSIGN(const std::string scoring, f.text_or("scoring_func", "sigmoid"));
-  WISP_ASSIGN(const std::string method, f.text_or("topk_method", "noaux_tc"));
-  if (scoring != "sigmoid")
-    return unsupported(f.where() + ": scoring_func " + printable(scoring) +
-                       " is not supported; supported: sigmoid");
-  if (method != "noaux_tc")
-    return unsupported(f.where() + ": topk_method " + printable(method) +
-                       " is not supported; supported: noaux_tc");
-  return {};
-}
-
 namespace {
 
 Status read_layer_types(const Fields& f, std::vector<LayerSpec>& layers) {
@@ -102,8 +85,7 @@ Status read_dense_widths(const Fields& f, std::vector<LayerSpec>& layers) {
   return {};
 }
 
-}  // namespace
-
+/// Where the first layers are dense: mlp_layer_types, else first_k_dense_replace.
 Result<std::vector<LayerSpec>> read_dense_first_layers(const Config& c) {
   const Fields f = c.fields();
   std::vector<LayerSpec> layers(c.layers);
@@ -116,6 +98,41 @@ Result<std::vector<LayerSpec>> read_dense_first_layers(const Config& c) {
   }
   WISP_TRY(read_dense_widths(f, layers));
   return layers;
+}
+
+/// The numbers that only R4 routers have: n_group, topk_group, routed_scaling_factor.
+Status read_sigmoid_router(const Config& c, RouterSpec& r) {
+  const Fields f = c.fields();
+  r.kind = RouterKind::kSigmoidTopK;
+  WISP_ASSIGN(r.groups, f.u32_or("n_group", 1, 1, kMaxExperts));
+  WISP_ASSIGN(r.kept_groups, f.u32_or("topk_group", 1, 1, kMaxExperts));
+  WISP_ASSIGN(const double scale, f.number_or("routed_scaling_factor", 1.0, 0.0, 1e6));
+  r.scale = static_cast<float>(scale);
+  // Only one of each is ever published; another value would mean other mathematics.
+  WISP_ASSIGN(const std::string scoring, f.text_or("scoring_func", "sigmoid"));
+  WISP_ASSIGN(const std::string method, f.text_or("topk_method", "noaux_tc"));
+  if (scoring != "sigmoid")
+    return unsupported(f.where() + ": scoring_func " + printable(scoring) +
+                       " is not supported; supported: sigmoid");
+  if (method != "noaux_tc")
+    return unsupported(f.where() + ": topk_method " + printable(method) +
+                       " is not supported; supported: noaux_tc");
+  return {};
+}
+
+}  // namespace
+
+Status read_sigmoid_mixture(const Config& c, ModelSpec& m) {
+  const Fields f = c.fields();
+  WISP_ASSIGN(m.layers, read_dense_first_layers(c));
+  if (m.moe_layers() == 0) return {};
+  constexpr std::array kExpertKeys{"n_routed_experts"};
+  WISP_ASSIGN(m.router, read_router(c, kExpertKeys, true));
+  WISP_TRY(read_sigmoid_router(c, m.router));
+  WISP_ASSIGN(m.moe_width, f.u32("moe_intermediate_size", 1, kMaxWidth));
+  WISP_ASSIGN(const std::uint32_t shared, f.u32_or("n_shared_experts", 0, 0, kMaxWidth / m.moe_width));
+  m.shared.width = shared * m.moe_width;
+  return {};
 }
 
 Result<std::vector<LayerSpec>> read_sparse_layers(const Config& c) {

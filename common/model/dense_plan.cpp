@@ -49,11 +49,11 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
       matrix(in_layer("attn.q"), q, m.hidden);
       matrix(in_layer("attn.k"), kv, m.hidden);
       matrix(in_layer("attn.v"), kv, m.hidden);
-    }
-    if (a.qkv_bias && !a.is_latent()) {
-      vector(in_layer("attn.q.bias"), q);
-      vector(in_layer("attn.k.bias"), kv);
-      vector(in_layer("attn.v.bias"), kv);
+      if (a.qkv_bias) {
+        vector(in_layer("attn.q.bias"), q);
+        vector(in_layer("attn.k.bias"), kv);
+        vector(in_layer("attn.v.bias"), kv);
+      }
     }
     if (a.sinks) vector(in_layer("attn.sinks"), a.heads);
     if (a.qk_norm != QkNorm::kNone) {

@@ -7,6 +7,7 @@
 #include "ring/messages.hpp"
 #include "shm/life.hpp"
 #include "slab/lease.hpp"
+#include "wisp/kernels/canon.hpp"
 
 namespace wisp::plan {
 
@@ -42,9 +43,6 @@ constexpr std::uint64_t kReserveBytes = 4 * kMiB;
 /// The kernel's tree over the pages of a memfd: 576 bytes per 64 pages, 1/455 of what it holds.
 constexpr std::uint64_t kTreeShare = 400;
 
-/// Positions of latents that are turned at a time.
-constexpr std::uint64_t kLatentBlock = 512;
-
 std::uint64_t round_up(std::uint64_t n, std::uint64_t unit) {
   return (n + unit - 1) / unit * unit;
 }
@@ -65,7 +63,7 @@ std::uint64_t attention_thread(const RunPlan& p, const model::AttentionSpec& a) 
   if (!a.is_latent()) return scores;
   const std::uint64_t choice = a.indexer.heads != 0 ? 3 * scores : 0;
   return choice + scores * ((a.heads + std::uint64_t{3}) / 4) +
-         std::uint64_t{kLatentBlock + 2} * a.kv_width();
+         std::uint64_t{kernels::kBlockColumns + 2} * a.kv_width();
 }
 
 /// Working memory of compute: buffers for the rows of one step, scores, logits, rotation tables.

@@ -86,8 +86,7 @@ void Forward::write_latents(std::uint32_t layer, std::span<const Sequence> seque
 void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequences) {
   const model::AttentionSpec& a = spec_.attention;
   const std::uint32_t rank = a.latent.kv_rank, width = a.kv_width(), rotated = a.rope.width;
-  const auto scale =
-      static_cast<float>(rope_frequencies(a.rope).score_factor / std::sqrt(static_cast<double>(a.head_dim)));
+  const auto scale = static_cast<float>(rope_.score_factor() / std::sqrt(static_cast<double>(a.head_dim)));
   const std::uint32_t groups = std::min(kHeadGroups, a.heads);
   const std::uint32_t per_group = (a.heads + groups - 1) / groups;
   std::uint64_t cost = 0;
@@ -95,6 +94,7 @@ void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequ
   pool_.run(static_cast<std::uint32_t>(rows_.size()) * groups, cost, [&](std::uint32_t item) {
     thread_local std::vector<float> scores, query, block, part;
     thread_local std::vector<const float*> keys, values;
+    thread_local std::vector<std::uint32_t> unseen;
     const std::size_t r = item / groups;
     const std::uint32_t first = item % groups * per_group, last = std::min(a.heads, first + per_group);
     const std::uint32_t count = rows_[r].position + 1;
@@ -105,14 +105,16 @@ void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequ
     const std::size_t stride = keys.size() * kernels::kPageTokens;
     scores.resize(stride * per_group);
     query.resize(width);
+    unseen.clear();
+    if (a.indexer.heads != 0 && count > a.indexer.top_k)
+      for (std::uint32_t p = 0; p < count; ++p)
+        if (!sees(r, p)) unseen.push_back(p);
     for (std::uint32_t h = first; h < last; ++h) {
       std::copy_n(folded_.data() + (r * a.heads + h) * a.key_up_rows(), rank, query.data());
       std::copy_n(q_.data() + (r * a.heads + h) * a.head_dim + a.latent.nope, rotated, query.data() + rank);
       float* own = scores.data() + (h - first) * stride;
       k_.attention_scores(query.data(), keys.data(), count, width, scale, own);
-      if (a.indexer.heads != 0 && count > a.indexer.top_k)
-        for (std::uint32_t p = 0; p < count; ++p)
-          if (!sees(r, p)) own[p] = -std::numeric_limits<float>::infinity();
+      for (const std::uint32_t p : unseen) own[p] = -std::numeric_limits<float>::infinity();
       k_.softmax(own, count);
     }
     // Latents lie by entry; mixing wants them by position. A block of positions is turned once for all heads;

@@ -42,6 +42,7 @@ RopeFrequencies rope_frequencies(const model::RopeSpec& spec) {
 
 RopeTables::RopeTables(const model::RopeSpec& spec, std::uint32_t positions) : width_(spec.width) {
   const RopeFrequencies f = rope_frequencies(spec);
+  score_factor_ = f.score_factor;
   const std::size_t half = f.frequency.size();
   cos_.resize(half * positions);
   sin_.resize(half * positions);

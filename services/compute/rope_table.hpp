@@ -12,9 +12,12 @@ class RopeTables {
  public:
   RopeTables(const model::RopeSpec& spec, std::uint32_t positions);
   kernels::RopeTable table() const { return {width_, cos_.data(), sin_.data()}; }
+  /// See RopeFrequencies.
+  double score_factor() const { return score_factor_; }
 
  private:
   std::uint32_t width_;
+  double score_factor_;
   std::vector<float> cos_;
   std::vector<float> sin_;
 };

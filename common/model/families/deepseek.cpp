@@ -17,17 +17,9 @@ constexpr std::array<std::span<const NameRule>, 6> kIndexedNames{
     names::kExperts, names::kSelectionAndShared, names::kIndexer};
 
 Result<ModelSpec> describe(const Config& c) {
-  const Fields f = c.fields();
   ModelSpec m = begin_spec(c);
   WISP_TRY(read_latent(c, m.attention));
-  WISP_ASSIGN(m.layers, read_dense_first_layers(c));
-  if (m.moe_layers() == 0) return m;
-  constexpr std::array kExpertKeys{"n_routed_experts"};
-  WISP_ASSIGN(m.router, read_router(c, kExpertKeys, true));
-  WISP_TRY(read_sigmoid_router(c, m.router));
-  WISP_ASSIGN(m.moe_width, f.u32("moe_intermediate_size", 1, kMaxWidth));
-  WISP_ASSIGN(const std::uint32_t shared, f.u32_or("n_shared_experts", 0, 0, kMaxWidth / m.moe_width));
-  m.shared.width = shared * m.moe_width;
+  WISP_TRY(read_sigmoid_mixture(c, m));
   return m;
 }
 
