@@ -1,14 +1,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <signal.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
 #include <iterator>
 
 #include "services/gateway/text/tokenizer.hpp"
-#include "tests/template_helper_pid.hpp"
 #include "tests/unit/gateway/fake_engine.hpp"
 
 /// Requests from the socket to the rings and back.
@@ -101,142 +98,6 @@ TEST(Stage, TokensArriveOneByOne) {
   }
   engine.finish(request, 5, Finish::kLength);
   EXPECT_TRUE(c.read().body.ends_with("data: [DONE]\n\n"));
-}
-
-TEST(Stage, ChatGoesThroughTheTemplate) {
-  FakeEngine engine;
-  engine.all_ready();
-  Client c = engine.connect();
-  c.post("/v1/chat/completions",
-         R"({"model":"pocket","messages":[{"role":"user","content":"hi<|im_end|>"}]})");
-  const std::uint64_t request = engine.open_next();
-  ASSERT_NE(request, 0u);
-  shm::JournalRecord* r = engine.record(request);
-  const auto start = tokenizer().id_of("<|im_start|>").value();
-  const auto end = tokenizer().id_of("<|im_end|>").value();
-  std::vector<std::uint32_t> want{start};
-  const auto add = [&](const std::string& text) {
-    for (const std::uint32_t id : ids_of(text)) want.push_back(id);
-  };
-  add("user\nhi<|im_end|>");  // the client's own is text
-  want.push_back(end);
-  add("\n");
-  want.push_back(start);
-  add("assistant\n");
-  const std::vector<std::uint32_t> got(shm::Journal::ids(r), shm::Journal::ids(r) + r->params.prompt_tokens);
-  EXPECT_EQ(got, want);
-  EXPECT_EQ(r->params.eos_count, 2u);
-  for (const std::uint32_t id : ids_of("hello there")) engine.commit(request, id);
-  engine.commit(request, kEos, Finish::kStop);
-  const Response answer = c.read();
-  EXPECT_EQ(answer.status, 200);
-  EXPECT_NE(answer.body.find(R"("message":{"role":"assistant","content":"hello there","refusal":null})"),
-            std::string::npos)
-      << answer.body;
-  EXPECT_NE(answer.body.find(R"("finish_reason":"stop")"), std::string::npos);
-  EXPECT_EQ(engine.take().kind, Kind::kAcknowledge);
-}
-
-constexpr const char* kChat = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":1})";
-
-/// The template helper of this process, once it runs.
-pid_t running_helper() {
-  for (int i = 0; i < kWatchdogMs; ++i) {
-    const pid_t pid = wisp::test::template_helper_of(::getpid());
-    if (pid > 0) return pid;
-    ::poll(nullptr, 0, 1);
-  }
-  ADD_FAILURE() << "no template helper in time";
-  return -1;
-}
-
-/// A helper that stands still, then dies under its request: other streams go on meanwhile, requests in its
-/// queue keep their order, one whose client left is not made, and the request itself is answered.
-TEST(Stage, AHelperThatHangsAndDiesHoldsNobodyUp) {
-  FakeEngine engine;
-  engine.all_ready();
-  Client stream = engine.connect();
-  stream.post("/v1/completions", R"({"prompt":[5,6],"max_tokens":9,"stream":true,"return_token_ids":true})");
-  const std::uint64_t streaming = engine.open_next();
-  Client first = engine.connect();
-  first.post("/v1/chat/completions", kChat);
-  const std::uint64_t warm = engine.open_next();
-  engine.commit(warm, kEos, Finish::kStop);
-  EXPECT_EQ(first.read().status, 200);
-  EXPECT_EQ(engine.take().kind, Kind::kAcknowledge);
-  engine.recycle(warm);
-
-  const pid_t helper = running_helper();
-  ASSERT_GT(helper, 0);
-  ASSERT_EQ(::kill(helper, SIGSTOP), 0);
-  const std::uint64_t seen = engine.desk().get(stats::Counter::kHttpRequests);
-  first.post("/v1/chat/completions", kChat);
-  while (engine.desk().get(stats::Counter::kHttpRequests) < seen + 1) ::poll(nullptr, 0, 1);
-  Client leaves = engine.connect();
-  leaves.post("/v1/completions", R"({"prompt":"river","max_tokens":1})");
-  Client second = engine.connect();
-  second.post("/v1/completions", R"({"prompt":"hello","max_tokens":1})");
-  while (engine.desk().get(stats::Counter::kHttpRequests) < seen + 3) ::poll(nullptr, 0, 1);
-  leaves.close();
-  Client ready = engine.connect();
-  ready.post("/v1/completions", R"({"prompt":[9],"max_tokens":1})");
-  const std::uint64_t ids_only = engine.open_next();
-  ASSERT_NE(ids_only, 0u) << "ids waited for a template";
-  engine.commit(ids_only, kEos, Finish::kStop);
-  EXPECT_EQ(ready.read().status, 200);
-  EXPECT_EQ(engine.take().kind, Kind::kAcknowledge);
-  engine.recycle(ids_only);
-  for (const std::uint32_t id : ids_of("still here")) {
-    engine.commit(streaming, id);
-    (void)stream.read_until("\"token_ids\":[" + std::to_string(id) + "]");
-  }
-  EXPECT_EQ(engine.desk().get(stats::Counter::kHelperRestarts), 0u);
-
-  ASSERT_EQ(::kill(helper, SIGKILL), 0);
-  const std::uint64_t chat = engine.open_next();
-  ASSERT_NE(chat, 0u);
-  EXPECT_GT(engine.record(chat)->params.prompt_tokens, 1u);
-  const std::uint64_t plain = engine.open_next();
-  engine.commit(chat, kEos, Finish::kStop);
-  EXPECT_EQ(first.read().status, 200);
-  ASSERT_NE(plain, 0u);
-  EXPECT_EQ(shm::Journal::ids(engine.record(plain))[0], ids_of("hello")[0])
-      << "a request whose client has left was submitted";
-  engine.commit(plain, kEos, Finish::kStop);
-  EXPECT_EQ(second.read().status, 200);
-  EXPECT_EQ(engine.desk().get(stats::Counter::kHelperRestarts), 1u);
-  EXPECT_NE(running_helper(), helper);
-  engine.commit(streaming, kEos, Finish::kStop);
-  EXPECT_TRUE(stream.read().body.ends_with("data: [DONE]\n\n"));
-}
-
-/// A helper that ends at once is the server's fault, and asking again would not mend it.
-TEST(Stage, AHelperThatCannotRunIs500) {
-  FakeEngine engine({.python = "/bin/false"});
-  engine.all_ready();
-  Client c = engine.connect();
-  c.post("/v1/chat/completions", kChat);
-  const Response r = c.read();
-  EXPECT_EQ(r.status, 500);
-  EXPECT_NE(r.body.find("template helper: died twice"), std::string::npos) << r.body;
-  EXPECT_EQ(r.header("Retry-After"), "");
-}
-
-TEST(Stage, ATextThatCannotFitIsNotTokenized) {
-  FakeEngine engine({.ctx = 64});
-  engine.all_ready();
-  for (const bool chat : {false, true}) {
-    Client c = engine.connect();
-    // A single word, which the merges would see whole; a template's own tokens come on top.
-    const std::string text(60000, 'a');
-    c.post(chat ? "/v1/chat/completions" : "/v1/completions",
-           chat ? R"({"messages":[{"role":"user","content":")" + text + "\"}]}"
-                : "{\"prompt\":\"" + text + "\"}");
-    const Response r = c.read();
-    EXPECT_EQ(r.status, 400);
-    EXPECT_NE(r.body.find("has more than 64 tokens"), std::string::npos) << r.body;
-    EXPECT_NE(r.body.find("context_length_exceeded"), std::string::npos) << r.body;
-  }
 }
 
 TEST(Stage, StopStringEndsTheRequest) {
