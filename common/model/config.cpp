@@ -72,70 +72,6 @@ Status read_shared_numbers(Config& c) {
   return read_activation(c);
 }
 
-Status check_weights_group(const Fields& group, const std::string& format, QuantConfig& quant) {
-  if (!group.has("weights")) return {};  // a group that quantises activations only
-  WISP_ASSIGN(const Fields w, group.object("weights"));
-  WISP_ASSIGN(const std::uint32_t bits, w.u32("num_bits", 1, 64));
-  WISP_ASSIGN(const std::string type, w.text_or("type", "int"));
-  WISP_ASSIGN(const std::string strategy, w.text("strategy"));
-  WISP_ASSIGN(const bool symmetric, w.boolean_or("symmetric", true));
-  WISP_ASSIGN(const std::string order, w.find("actorder") && w.find("actorder")->is_boolean()
-                                           ? Result<std::string>("group")
-                                           : w.text_or("actorder", "none"));
-  WISP_ASSIGN(const std::string own_format, group.text_or("format", format));
-  const std::string what = type + std::to_string(bits) + (symmetric ? " symmetric" : " asymmetric") +
-                           ", strategy " + strategy + ", format " + own_format + ", actorder " + order;
-  const bool static_order = order == "none" || order == "weight" || order == "static";
-  if (own_format != "pack-quantized" || bits != 4 || type != "int" || !symmetric || strategy != "group" ||
-      !static_order) {
-    return unsupported(w.where() + ": " + printable(what) +
-                       " is not supported; supported: int4 symmetric, strategy group, format pack-quantized");
-  }
-  WISP_ASSIGN(const std::uint32_t size, w.u32("group_size", 1, kMaxWidth));
-  if (size != 32 && size != 64 && size != 128) {
-    return unsupported(w.where() + ": group_size " + std::to_string(size) +
-                       " is not supported; supported: 32, 64, 128");
-  }
-  if (quant.group != 0 && quant.group != size) {
-    return unsupported(w.where() + ": group_size " + std::to_string(size) + " beside " +
-                       std::to_string(quant.group) + " in another group is not supported");
-  }
-  quant.group = size;
-  return {};
-}
-
-Status read_quant(const Fields& root, Config& c) {
-  for (const Fields& f : {c.fields(), root}) {
-    for (const char* key : {"quantization_config", "compression_config"}) {
-      if (!f.has(key)) continue;
-      WISP_ASSIGN(const Fields q, f.object(key));
-      WISP_ASSIGN(const std::string method, q.text("quant_method"));
-      // Its tensors say where it is.
-      if (method == "mxfp4") return {};
-      if (method != "compressed-tensors") {
-        return unsupported(q.where() + ": quant_method " + printable(method) +
-                           " is not supported; supported: compressed-tensors, mxfp4, or unquantised weights");
-      }
-      WISP_ASSIGN(const std::string format, q.text("format"));
-      for (const char* extra : {"transform_config", "sparsity_config"}) {
-        const Json* v = q.find(extra);
-        if (v && !v->empty() && v->value("format", std::string()) != "dense") {
-          return unsupported(q.where() + ": " + extra + " is not supported");
-        }
-      }
-      WISP_ASSIGN(const Fields groups, q.object("config_groups"));
-      for (const auto& [name, value] : groups.json().items()) {
-        if (!value.is_object()) return groups.wrong(name, "is not an object");
-        WISP_TRY(
-            check_weights_group(Fields(value, groups.where() + ": " + printable(name)), format, c.quant));
-      }
-      if (c.quant.group == 0) return groups.wrong("weights", "is missing in every group");
-      return {};
-    }
-  }
-  return {};
-}
-
 Status read_stop_ids(const Fields& f, const Config& c, std::vector<std::uint32_t>& out) {
   const Json* v = f.find("eos_token_id");
   if (!v) return {};
@@ -203,7 +139,10 @@ Result<Config> parse_config(std::string_view config, std::string_view generation
   }
   WISP_TRY(read_identity(root, c));
   WISP_TRY(read_shared_numbers(c));
-  WISP_TRY(read_quant(root, c));
+  for (const Fields& f : {c.fields(), root}) {
+    if (c.quant.method != QuantMethod::kNone) break;
+    WISP_ASSIGN(c.quant, read_quant(f));
+  }
   for (const Fields& f : {root, c.fields()}) {
     if (!f.has("tie_word_embeddings")) continue;
     WISP_ASSIGN(c.tied, f.boolean("tie_word_embeddings"));

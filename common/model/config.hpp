@@ -13,9 +13,16 @@ namespace wisp::model {
 
 struct Family;
 
-/// How the experts' weights are said to be stored. What really is stored decides; this gives the group.
+enum class QuantMethod : std::uint8_t { kNone, kCompressed, kMxfp4, kFp8, kGptq, kAwq };
+
+/// How weights are said to be stored (spec 3). What really is stored decides, matrix by matrix; this says
+/// what the tensors themselves do not.
 struct QuantConfig {
-  std::uint32_t group = 0;  ///< columns per scale of int4 weights; 0 = not quantised
+  QuantMethod method = QuantMethod::kNone;
+  std::uint32_t group = 0;        ///< columns per scale of int4 weights; 0 = all of them share one
+  bool symmetric = true;          ///< no zero points: codes stand for c - 8
+  bool act_order = false;         ///< GPTQ: columns belong to groups by g_idx
+  std::uint32_t zero_offset = 0;  ///< GPTQ: what a stored zero point is short of
 };
 
 /// config.json and generation_config.json in either form (publishers' or transformers >= 5), checked. Holds
@@ -57,6 +64,10 @@ Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDe
 
 /// Experts, experts per token and whether their weights are renormalised; `keys` name the number of experts.
 Result<RouterSpec> read_router(const Config& c, std::span<const char* const> keys, bool renormalise);
+/// quantization_config (or compression_config) of `f`, or none of it. Refuses by name a method, or a setting
+/// of a method, that is not supported.
+Result<QuantConfig> read_quant(const Fields& f);
+
 /// Layers, R4 router and shared experts as the DeepSeek line and GLM-4.5 name them.
 Status read_sigmoid_mixture(const Config& c, ModelSpec& m);
 /// What all families copy from the config into the spec; attention by grouped queries without extras.

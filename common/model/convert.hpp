@@ -9,12 +9,18 @@
 
 namespace wisp::model {
 
+/// What weights become; nothing = the format that holds the publisher's numbers without changing one.
+struct TargetFormats {
+  std::optional<kernels::WeightFormat> experts;  ///< kBf16, kInt8 or kInt4
+  std::optional<kernels::WeightFormat> dense;  ///< kBf16 or kInt8: matrices but those of routers and the like
+};
+
 struct ConvertOptions {
   std::string source;                       ///< a Hugging Face folder
   std::string destination;                  ///< the folder to be made
   bool force = false;                       ///< replace a WISP folder of that name
   std::optional<std::uint64_t> free_bytes;  ///< stands in for the disk's figure (tests)
-  bool experts_int4 = false;                ///< round plain experts to int4, a bf16 scale per 32 columns
+  TargetFormats target = {};
 };
 
 struct ConvertReport {
@@ -25,7 +31,7 @@ struct ConvertReport {
   std::vector<std::string> notes;  ///< what the user should know, a line each
 };
 
-/// Lays a checkpoint out for streaming. Weights are re-laid, and re-rounded only where `experts_int4` asks
+/// Lays a checkpoint out for streaming. Weights are re-laid, and re-rounded only where `target` asks
 /// for it. Everything that can be refused is refused before a byte is written, by name; so are a full disk
 /// and an existing destination. Holds one expert and 64 MiB beyond the headers and the tokenizer. A run that
 /// was killed is taken up again by the next one, file by file.
@@ -38,7 +44,7 @@ struct ConvertEstimate {
   std::string name;
 };
 /// Reads headers and configs only. The Errors are those of `convert`.
-Result<ConvertEstimate> estimate(const std::string& folder, bool experts_int4 = false);
+Result<ConvertEstimate> estimate(const std::string& folder, const TargetFormats& target = {});
 
 /// A folder with a config.json and safetensors, but no manifest.
 bool is_hf_folder(const std::string& folder);

@@ -1,10 +1,10 @@
 #include "model/convert_plan.hpp"
-
 #include <xxhash.h>
 
 #include <filesystem>
 
 #include "model/family.hpp"
+#include "model/limits.hpp"
 
 namespace wisp::model {
 namespace {
@@ -59,15 +59,20 @@ Status collect_texts(ConvertPlan& plan) {
   return {};
 }
 
-Result<ConvertPlan> plan_conversion(const std::string& folder, bool experts_int4) {
+Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetFormats& target) {
   ConvertPlan plan;
-  plan.experts_int4 = experts_int4;
+  plan.target = target;
   WISP_ASSIGN(plan.config, load_config(folder));
   auto spec = plan.config.family->describe(plan.config);
   if (!spec.ok()) return std::move(spec).error().within(folder);
   plan.manifest.spec = *std::move(spec);
   WISP_ASSIGN(plan.checkpoint, Checkpoint::open(folder));
-  WISP_TRY(assign_tensors(plan));
+  if (plan.manifest.spec.expert_count() > kMaxExpertsInAll) {  // before tables of that size are made
+    return invalid(folder + ": config.json: claims " + std::to_string(plan.manifest.spec.expert_count()) +
+                   " experts in all; at most " + std::to_string(kMaxExpertsInAll) + " are allowed");
+  }
+  WISP_ASSIGN(const SortedTensors sorted, sort_tensors(plan));
+  WISP_TRY(fit_tensors(sorted, plan));
   WISP_TRY(collect_texts(plan));
 
   std::error_code ec;

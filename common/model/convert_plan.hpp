@@ -1,44 +1,35 @@
 #pragma once
 #include <array>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "model/checkpoint.hpp"
 #include "model/config.hpp"
+#include "model/convert.hpp"
 #include "model/dense_plan.hpp"
 #include "model/folder_writer.hpp"
 #include "model/manifest.hpp"
+#include "model/stored_matrix.hpp"
 
 namespace wisp::model {
 
-/// Where one matrix of one expert is stored.
-struct PartSource {
-  const Checkpoint::Entry* data = nullptr;   ///< plain weights, int4 words, or blocks
-  const Checkpoint::Entry* scale = nullptr;  ///< coded formats only
-  const Checkpoint::Entry* shape = nullptr;  ///< int4 only, may be absent
-  const Checkpoint::Entry* bias = nullptr;   ///< where experts have biases
-  bool packed = false;
-  std::uint64_t offset = 0;       ///< bytes into `data`: not 0 only in tensors that hold all experts
-  std::uint64_t bias_offset = 0;  ///< elements into `bias`
-  bool transposed = false;  ///< `data` at `offset` is [cols, rows * step] instead of [rows * step, cols]
-  /// Row r of the matrix is row `first + r * step` there, and of scales and biases.
-  std::uint32_t first = 0, step = 1;
-};
 /// Where a dense tensor comes from.
 struct DenseSource {
-  const Checkpoint::Entry* entry = nullptr;
+  StoredMatrix matrix;
   Derivation derivation = Derivation::kNone;
 };
 
 /// Gate, up, down.
-using ExpertSource = std::array<PartSource, 3>;
+using ExpertSource = std::array<StoredMatrix, 3>;
 
 /// A conversion, checked through and through, before anything is written.
 struct ConvertPlan {
   Checkpoint checkpoint;
   Config config;
-  bool experts_int4 = false;                               ///< plain experts are rounded to int4
+  TargetFormats target;
   Manifest manifest;                                       ///< all but the checksums
   std::vector<DenseItem> items;                            ///< dense tensors in file order
   std::vector<DenseSource> sources;                        ///< [items]
@@ -50,14 +41,25 @@ struct ConvertPlan {
 };
 
 /// Reads the headers and configs of a Hugging Face folder. Refuses by name whatever cannot be converted.
-/// `experts_int4`: plain experts become int4.
-Result<ConvertPlan> plan_conversion(const std::string& folder, bool experts_int4 = false);
+Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetFormats& target = {});
 
-// The two halves of the work beneath plan_conversion.
+// The parts of the work beneath plan_conversion.
 
-/// Sorts every tensor of the checkpoint into `items`/`sources` and `experts`; fixes spec.tied_head and
+/// The tensors of a checkpoint, by what they are.
+struct SortedTensors {
+  std::map<std::string, ModuleParts> dense;                           ///< by canonical name; biases apart
+  std::vector<std::vector<std::array<ModuleParts, 3>>> experts;       ///< [layers][experts]
+  std::vector<std::array<const Checkpoint::Entry*, 2>> fused;         ///< [layers] gate and up, down
+  std::vector<std::array<const Checkpoint::Entry*, 2>> fused_bias;    ///< same
+  std::vector<std::array<const Checkpoint::Entry*, 2>> block_scales;  ///< same
+  std::optional<Role> fused_role;                                     ///< how all of `fused` lie
+  std::size_t skipped = 0;  ///< of the layers that predict further tokens
+};
+/// Gives every tensor its place. Errors: one that the family does not know, or that is stored twice.
+Result<SortedTensors> sort_tensors(const ConvertPlan& plan);
+/// Holds the sorted tensors against the spec: fills `items`/`sources` and `experts`, spec.tied_head and
 /// spec.expert.
-Status assign_tensors(ConvertPlan& plan);
+Status fit_tensors(const SortedTensors& sorted, ConvertPlan& plan);
 /// Tokenizer, template and configs.
 Status collect_texts(ConvertPlan& plan);
 

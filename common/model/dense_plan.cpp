@@ -15,6 +15,10 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
   const auto matrix = [&out](std::string name, std::uint32_t rows, std::uint32_t cols) {
     out.push_back({std::move(name), rows, cols, true, Derivation::kNone});
   };
+  const auto chooser = [&](std::string name, std::uint32_t rows, std::uint32_t cols) {
+    matrix(std::move(name), rows, cols);
+    out.back().chooses = true;
+  };
   const auto vector = [&out](std::string name, std::uint32_t cols) {
     out.push_back({std::move(name), 1, cols, false, Derivation::kNone});
   };
@@ -43,7 +47,7 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
         matrix(in_layer("indexer.k"), a.indexer.head_dim, m.hidden);
         vector(in_layer("indexer.k_norm"), a.indexer.head_dim);
         vector(in_layer("indexer.k_norm.bias"), a.indexer.head_dim);
-        matrix(in_layer("indexer.weights"), a.indexer.heads, m.hidden);
+        chooser(in_layer("indexer.weights"), a.indexer.heads, m.hidden);
       }
     } else {
       matrix(in_layer("attn.q"), q, m.hidden);
@@ -65,14 +69,14 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
     if (a.output_bias) vector(in_layer("attn.o.bias"), m.hidden);
     vector(in_layer("ffn_norm"), m.hidden);
     if (m.layers[i].moe) {
-      matrix(in_layer("router"), m.router.experts, m.hidden);
+      chooser(in_layer("router"), m.router.experts, m.hidden);
       if (m.router.kind == RouterKind::kTopKSoftmax) vector(in_layer("router.bias"), m.router.experts);
       if (m.router.kind == RouterKind::kSigmoidTopK) vector(in_layer("router.selection"), m.router.experts);
       if (m.shared.width != 0) {
         matrix(in_layer("shared.gate"), m.shared.width, m.hidden);
         matrix(in_layer("shared.up"), m.shared.width, m.hidden);
         matrix(in_layer("shared.down"), m.hidden, m.shared.width);
-        if (m.shared.gated) matrix(in_layer("shared.mix"), 1, m.hidden);
+        if (m.shared.gated) chooser(in_layer("shared.mix"), 1, m.hidden);
       }
     } else {
       matrix(in_layer("ffn.gate"), m.layers[i].dense_width, m.hidden);

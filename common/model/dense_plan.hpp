@@ -22,6 +22,7 @@ struct DenseShape {
   std::uint32_t cols = 0;
   bool matrix = true;  ///< tiled; a vector has one row and is stored plain
   Derivation derivation = Derivation::kNone;
+  bool chooses = false;  ///< decides what is computed at all (routers, indexers): never rounded
 };
 
 /// Every dense tensor of the model, in the order in which a forward pass meets them: the order in the file.

@@ -4,29 +4,43 @@
 #include <vector>
 
 #include "model/convert_plan.hpp"
+#include "model/encode.hpp"
+#include "model/matrix_reader.hpp"
 
 namespace wisp::model {
 
-/// "... element N is NaN or infinite ..."
-Error not_finite(const Checkpoint& c, const Checkpoint::Entry& e, std::uint64_t element);
-
 /// Gives the rows of dense tensors as the model folder wants them, from a checkpoint's tensors. Holds at most
-/// one head of a matrix that is taken apart.
-class DenseReader {
+/// one group of rows, or one head of a matrix that is taken apart.
+class DenseReader final : public DenseRows {
  public:
-  explicit DenseReader(const ConvertPlan& plan) : plan_(plan) {}
+  explicit DenseReader(const ConvertPlan& plan) : plan_(plan), reader_(plan.checkpoint) {}
 
-  /// Rows [first, first + count) of item `index`, row-major, into `out`. Errors: kIo, kInvalid (NaN or inf).
-  Status read(std::size_t index, std::uint32_t first, std::uint32_t count, std::span<std::uint8_t> out);
+  /// Errors: those of MatrixReader.
+  Status rows(std::size_t index, std::uint32_t first, std::uint32_t count, std::span<std::uint8_t> codes,
+              std::span<std::uint8_t> scales) override;
+  Status order(std::size_t index, std::vector<std::uint32_t>& out) override;
+  /// What rounding cost, over all tensors.
+  const RoundingError& cost() const { return cost_; }
 
  private:
-  Status read_checked(const Checkpoint::Entry& e, std::uint64_t first_element, kernels::WeightFormat format,
-                      std::span<std::uint8_t> out) const;
-  Status key_up(std::size_t index, std::uint32_t first, std::uint32_t count, std::span<std::uint8_t> out);
-  Status value_up(std::size_t index, std::uint32_t first, std::uint32_t count, std::span<std::uint8_t> out);
+  /// Where rows of a derived tensor come from: for each run of rows that one head has, `use(head, row of the
+  /// head, first row of `out`, rows)`; rows of padding are left out.
+  template <class Use>
+  Status for_each_head(std::uint32_t padded, std::uint32_t live, std::uint32_t first, std::uint32_t count,
+                       const Use& use) const;
+  Status derived_codes(std::size_t index, std::uint32_t first, std::uint32_t count,
+                       std::span<std::uint8_t> out);
+  Status derived_scales(std::size_t index, std::uint32_t first, std::uint32_t count,
+                        std::span<std::uint8_t> out) const;
+  Status derived_floats(std::size_t index, std::uint32_t first, std::uint32_t count, float* out);
+  /// The first stored row of a head's part.
+  std::uint32_t stored_row(Derivation d, std::uint32_t head) const;
 
   const ConvertPlan& plan_;
-  std::vector<std::uint8_t> head_;  ///< [nope, kv_rank] as stored
+  MatrixReader reader_;
+  RoundingError cost_;
+  std::vector<std::uint8_t> head_codes_;
+  std::vector<float> head_, floats_;
 };
 
 }  // namespace wisp::model

@@ -10,13 +10,18 @@ struct Suffix {
   std::string_view text;
   TensorName::Kind kind;
 };
-constexpr std::array<Suffix, 6> kSuffixes{{
+constexpr std::array<Suffix, 11> kSuffixes{{
     {".weight", TensorName::Kind::kWeight},
     {".bias", TensorName::Kind::kBias},
     {".weight_packed", TensorName::Kind::kPacked},
     {".weight_scale", TensorName::Kind::kScale},
     {".weight_shape", TensorName::Kind::kShape},
     {".weight_zero_point", TensorName::Kind::kZeroPoint},
+    {".weight_scale_inv", TensorName::Kind::kScaleInv},
+    {".qweight", TensorName::Kind::kQWeight},
+    {".qzeros", TensorName::Kind::kQZeros},
+    {".scales", TensorName::Kind::kQScales},
+    {".g_idx", TensorName::Kind::kGroupIndex},
 }};
 
 /// Takes a decimal number without leading zeros off the front of `text`.

@@ -63,7 +63,21 @@ const Family& qwen3_moe_family();
 
 /// A tensor's name, cut into its module and what the last component says.
 struct TensorName {
-  enum class Kind : std::uint8_t { kWeight, kBias, kPacked, kScale, kShape, kZeroPoint, kOther };
+  enum class Kind : std::uint8_t {
+    kWeight,
+    kBias,
+    kPacked,  ///< compressed-tensors, and the next three
+    kScale,
+    kShape,
+    kZeroPoint,
+    kScaleInv,  ///< fp8
+    kQWeight,   ///< GPTQ and AWQ, and the rest
+    kQZeros,
+    kQScales,
+    kGroupIndex,
+    kOther,
+  };
+  static constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::kOther) + 1;
   std::string module;
   Kind kind = Kind::kOther;  ///< kOther: the module is the whole name
 };

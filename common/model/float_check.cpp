@@ -1,6 +1,6 @@
 #include "model/float_check.hpp"
 
-#include <bit>
+#include <algorithm>
 #include <cstring>
 
 namespace wisp::model {
@@ -27,15 +27,6 @@ std::optional<std::size_t> find_exponent(std::span<const std::uint8_t> data, T m
   return std::nullopt;
 }
 
-float widen_half(std::uint16_t h) {
-  const std::uint32_t sign = std::uint32_t{h} >> 15 << 31;
-  const std::uint32_t exponent = h >> 10 & 31u;
-  const std::uint32_t mantissa = h & 1023u;
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;  // subnormal: exact
-  return sign != 0 ? -magnitude : magnitude;
-}
-
 }  // namespace
 
 std::optional<std::size_t> first_non_finite(WeightFormat f, std::span<const std::uint8_t> data) {
@@ -46,11 +37,15 @@ std::optional<std::size_t> first_non_finite(WeightFormat f, std::span<const std:
       return find_exponent<std::uint16_t>(data, 0x7f80);
     case WeightFormat::kF16:
       return find_exponent<std::uint16_t>(data, 0x7c00);
-    case WeightFormat::kInt4:
-    case WeightFormat::kMxfp4:
+    case WeightFormat::kFp8: {
+      const auto bad =
+          std::find_if(data.begin(), data.end(), [](std::uint8_t c) { return (c & 0x7f) == 0x7f; });
+      if (bad == data.end()) return std::nullopt;
+      return static_cast<std::size_t>(bad - data.begin());
+    }
+    default:
       return std::nullopt;
   }
-  return std::nullopt;
 }
 
 std::optional<WeightFormat> plain_format(Dtype t) {
@@ -64,34 +59,6 @@ std::optional<WeightFormat> plain_format(Dtype t) {
     default:
       return std::nullopt;
   }
-}
-
-Status scales_to_bf16(WeightFormat f, std::span<const std::uint8_t> data, std::vector<std::uint16_t>& out) {
-  if (const auto bad = first_non_finite(f, data)) {
-    return invalid("element " + std::to_string(*bad) + " is not a finite number");
-  }
-  const std::size_t size = f == WeightFormat::kF32 ? 4 : 2;
-  out.resize(data.size() / size);
-  if (f == WeightFormat::kBf16) {
-    std::memcpy(out.data(), data.data(), data.size());
-    return {};
-  }
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    std::uint32_t bits = 0;
-    if (f == WeightFormat::kF32) {
-      std::memcpy(&bits, data.data() + i * 4, 4);
-    } else {
-      std::uint16_t half = 0;
-      std::memcpy(&half, data.data() + i * 2, 2);
-      bits = std::bit_cast<std::uint32_t>(widen_half(half));
-    }
-    if ((bits & 0xffffu) != 0) {
-      return unsupported("element " + std::to_string(i) + " is not exact in bf16; " +
-                         std::string(kernels::name_of(f)) + " scales are taken only where all of them are");
-    }
-    out[i] = static_cast<std::uint16_t>(bits >> 16);
-  }
-  return {};
 }
 
 }  // namespace wisp::model

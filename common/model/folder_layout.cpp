@@ -17,11 +17,9 @@ const char* dtype_of(WeightFormat f) {
       return "BF16";
     case WeightFormat::kF16:
       return "F16";
-    case WeightFormat::kInt4:
-    case WeightFormat::kMxfp4:
-      return "U8";
+    default:
+      return "U8";  // codes and their scales, as bytes
   }
-  return "U8";
 }
 
 /// Entries in the order of their offsets; readers of the format allow no gap, so padding gets tensors of its
@@ -61,8 +59,61 @@ class HeaderText {
 
 }  // namespace
 
-std::uint64_t row_bytes(const DenseItem& item) {
-  return std::uint64_t{item.cols} * 4 / kernels::columns_per_dword(item.format);
+bool group_fits(WeightFormat f, std::uint32_t group) {
+  if (!kernels::is_coded(f)) return group == 0;
+  if (f == WeightFormat::kMxfp4) return group == 32;
+  return group != 0 && group % 32 == 0 && group <= kMaxGroup;
+}
+
+Planes planes_of(const DenseTensor& t) {
+  Planes p;
+  if (!t.tiled) {
+    p.bytes = kernels::row_bytes(t.format, t.cols);
+    return p;
+  }
+  p.bytes = kernels::codes_bytes(t.format, t.rows, t.cols);
+  if (t.group != 0) {
+    p.scales = round_up(p.bytes, kPlaneAlign);
+    p.bytes = p.scales + kernels::scales_bytes(t.format, t.rows, t.cols, t.group);
+  }
+  if (t.ordered) {
+    p.order = round_up(p.bytes, kPlaneAlign);
+    p.bytes = p.order + std::uint64_t{t.cols} * 4;
+  }
+  return p;
+}
+
+ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, const ExpertForm& form) {
+  ExpertShape e;
+  std::uint64_t at = 0;
+  const auto plane = [&at](std::uint64_t bytes) {
+    const std::uint64_t begin = round_up(at, kPlaneAlign);
+    at = begin + bytes;
+    return begin;
+  };
+  const auto place = [&](WeightFormat format, std::uint32_t group, std::uint32_t rows, std::uint32_t cols) {
+    ExpertMatrix m;
+    m.format = format;
+    m.rows = rows;
+    m.cols = cols;
+    m.group = group;
+    m.codes_offset = plane(kernels::codes_bytes(format, rows, cols));
+    if (group != 0) m.scales_offset = plane(kernels::scales_bytes(format, rows, cols, group));
+    if (form.bias) m.bias_offset = plane(std::uint64_t{rows} * 4);
+    if (form.ordered) m.order_offset = plane(std::uint64_t{cols} * 4);
+    return m;
+  };
+  e.gate = place(form.gate_up, form.gate_up_group, width, hidden);
+  e.up = place(form.gate_up, form.gate_up_group, width, hidden);
+  e.down = place(form.down, form.down_group, hidden, width);
+  e.payload = at;
+  e.stride = round_up(at, kExtentAlign);
+  return e;
+}
+
+ExpertForm form_of(const ExpertShape& e) {
+  return {e.gate.format, e.down.format,           e.gate.group,
+          e.down.group,  e.gate.bias_offset != 0, e.gate.order_offset != 0};
 }
 
 FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items) {
@@ -74,19 +125,25 @@ FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items) {
     t.format = item.format;
     t.rows = item.rows;
     t.cols = item.cols;
+    t.group = item.group;
     t.tiled = item.matrix;
+    t.ordered = item.ordered;
     dense.pad(kPlaneAlign);
     t.offset = dense.end();
-    t.bytes = item.matrix ? kernels::codes_bytes(item.format, item.rows, item.cols) : row_bytes(item);
-    const Json shape =
-        item.matrix ? Json::array({kernels::tiles_of(item.rows), kernels::dwords_of(item.format, item.cols),
-                                   kernels::kTileRows, kernels::columns_per_dword(item.format)})
-                    : Json::array({item.cols});
+    t.bytes = planes_of(t).bytes;
+    Json shape = Json::array({item.cols});
+    if (kernels::is_coded(item.format))
+      shape = Json::array({t.bytes});
+    else if (item.matrix)
+      shape = Json::array({kernels::tiles_of(item.rows), kernels::dwords_of(item.format, item.cols),
+                           kernels::kTileRows, kernels::columns_per_dword(item.format)});
     dense.add(item.name, dtype_of(item.format), shape, t.bytes);
     m.dense.emplace(item.name, t);
   }
   dense.pad(kExtentAlign);
-  out.dense_header = dense.finish("dense tensors; matrices as [tiles, dwords, 16 rows, columns in a dword]");
+  out.dense_header = dense.finish(
+      "dense tensors; matrices as [tiles, dwords, 16 rows, columns in a dword], coded ones with their "
+      "scales");
   m.dense_file_offset = out.dense_header.size();
   m.dense_bytes = dense.end();
   out.weight_bytes = m.dense_file_offset + m.dense_bytes;

@@ -216,8 +216,65 @@ void FolderWriter::advance(std::uint64_t bytes) {
   if (progress_) progress_(std::min(done_, total_), total_);
 }
 
+Status DenseRows::order(std::size_t /*index*/, std::vector<std::uint32_t>& /*out*/) {
+  return invalid("this source has no tensors with an order of their own");
+}
+
+/// Writes one tensor, a group of rows at a time; its scales follow its codes, so they are held meanwhile.
+Status FolderWriter::write_dense_tensor(OutputFile& file, const DenseItem& item, std::size_t index,
+                                        DenseTensor& t, DenseRows& source) {
+  const std::vector<std::uint8_t> zeros(kPlaneAlign);
+  std::vector<std::uint8_t> codes, tiles, row_scales, scales;
+  const std::unique_ptr<XXH3_state_t, void (*)(XXH3_state_t*)> hash(
+      XXH3_createState(), [](XXH3_state_t* s) { static_cast<void>(XXH3_freeState(s)); });
+  WISP_CHECK(hash != nullptr);
+  XXH3_64bits_reset(hash.get());
+  std::uint64_t written = 0;
+  const auto put = [&](std::span<const std::uint8_t> bytes) {
+    XXH3_64bits_update(hash.get(), bytes.data(), bytes.size());
+    written += bytes.size();
+    advance(bytes.size());
+    return file.write(bytes);
+  };
+  const std::uint64_t row = kernels::row_bytes(item.format, item.cols);
+  const std::uint32_t groups = kernels::groups_of(item.cols, item.group);
+  const std::uint64_t scale_row = std::uint64_t{groups} * kernels::traits_of(item.format).scale_bytes;
+  const auto step = static_cast<std::uint32_t>(
+      std::max<std::uint64_t>(1,
+                              std::min<std::uint64_t>(item.rows, kRowGroupBytes / row) / kernels::kTileRows) *
+      kernels::kTileRows);
+  for (std::uint32_t first = 0; first < item.rows; first += step) {
+    const std::uint32_t count = std::min(step, item.rows - first);
+    codes.resize(count * row);
+    row_scales.resize(kernels::scale_rows(item.format, count) * scale_row);
+    WISP_TRY(source.rows(index, first, count, codes, row_scales));
+    if (item.matrix) {
+      tiles.resize(kernels::codes_bytes(item.format, count, item.cols));
+      kernels::tile_codes(item.format, count, item.cols, codes.data(), tiles.data());
+      const std::size_t held = scales.size();
+      scales.resize(held + kernels::scales_bytes(item.format, count, item.cols, item.group));
+      kernels::tile_scales(item.format, count, groups, row_scales.data(), scales.data() + held);
+    }
+    WISP_TRY(put(item.matrix ? tiles : codes));
+  }
+  const Planes planes = planes_of(t);
+  if (planes.scales != 0) {
+    WISP_TRY(put(std::span(zeros).first(planes.scales - written)));
+    WISP_TRY(put(scales));
+  }
+  if (planes.order != 0) {
+    std::vector<std::uint32_t> order;
+    WISP_TRY(source.order(index, order));
+    WISP_TRY(put(std::span(zeros).first(planes.order - written)));
+    WISP_TRY(put({reinterpret_cast<const std::uint8_t*>(order.data()), order.size() * 4}));
+  }
+  WISP_CHECK(written == t.bytes);
+  t.checksum = XXH3_64bits_digest(hash.get());
+  return {};
+}
+
 Status FolderWriter::write_dense(const FolderLayout& layout, const std::vector<DenseItem>& items, Manifest& m,
-                                 const ReadRows& read) {
+                                 DenseRows& source) {
   const std::uint64_t bytes = layout.dense_header.size() + m.dense_bytes;
   if (const auto* sums = take_over(m.dense_file, bytes, items.size())) {
     for (std::size_t i = 0; i < items.size(); ++i) m.dense.at(items[i].name).checksum = (*sums)[i];
@@ -227,36 +284,11 @@ Status FolderWriter::write_dense(const FolderLayout& layout, const std::vector<D
   WISP_ASSIGN(OutputFile file, OutputFile::create(partial_ + "/" + m.dense_file));
   WISP_TRY(file.write(layout.dense_header));
   const std::vector<std::uint8_t> zeros(kExtentAlign);
-  std::vector<std::uint8_t> rows, tiles;
-  XXH3_state_t* hash = XXH3_createState();
-  WISP_CHECK(hash != nullptr);
-  const std::unique_ptr<XXH3_state_t, void (*)(XXH3_state_t*)> owner(
-      hash, [](XXH3_state_t* s) { static_cast<void>(XXH3_freeState(s)); });
   std::uint64_t at = 0, padding = layout.dense_header.size() + m.dense_bytes;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const DenseItem& item = items[i];
-    DenseTensor& t = m.dense.at(item.name);
+    DenseTensor& t = m.dense.at(items[i].name);
     WISP_TRY(file.write(std::span(zeros).first(t.offset - at)));
-    const std::uint64_t row = row_bytes(item);
-    const auto step = static_cast<std::uint32_t>(
-        std::max<std::uint64_t>(
-            1, std::min<std::uint64_t>(item.rows, kRowGroupBytes / row) / kernels::kTileRows) *
-        kernels::kTileRows);
-    XXH3_64bits_reset(hash);
-    for (std::uint32_t first = 0; first < item.rows; first += step) {
-      const std::uint32_t count = std::min(step, item.rows - first);
-      rows.resize(count * row);
-      WISP_TRY(read(i, first, count, rows));
-      if (item.matrix) {
-        tiles.resize(kernels::codes_bytes(item.format, count, item.cols));
-        kernels::tile_plain(item.format, count, item.cols, rows.data(), tiles.data());
-      }
-      const auto& out = item.matrix ? tiles : rows;
-      XXH3_64bits_update(hash, out.data(), out.size());
-      WISP_TRY(file.write(out));
-      advance(out.size());
-    }
-    t.checksum = XXH3_64bits_digest(hash);
+    WISP_TRY(write_dense_tensor(file, items[i], i, t, source));
     sums.push_back(t.checksum);
     at = t.offset + t.bytes;
     padding -= t.bytes;

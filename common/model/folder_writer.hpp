@@ -22,13 +22,21 @@ struct DenseItem {
   kernels::WeightFormat format = kernels::WeightFormat::kF32;
   std::uint32_t rows = 0, cols = 0;
   bool matrix = true;
+  std::uint32_t group = 0;  ///< columns that share a scale
+  bool ordered = false;     ///< columns come in an order of their own
 };
-/// Bytes of one row as stored in row-major order.
-std::uint64_t row_bytes(const DenseItem& item);
 
-/// Gives rows [first, first + count) of item `index` in row-major order; `out` holds count * row_bytes().
-using ReadRows = std::function<Status(std::size_t index, std::uint32_t first, std::uint32_t count,
-                                      std::span<std::uint8_t> out)>;
+/// Where the contents of dense tensors come from.
+class DenseRows {
+ public:
+  virtual ~DenseRows() = default;
+  /// Rows [first, first + count) of item `index`, row-major: codes as row_bytes() of its format, scales
+  /// [scale_rows(), groups]. `first` is a multiple of 16.
+  virtual Status rows(std::size_t index, std::uint32_t first, std::uint32_t count,
+                      std::span<std::uint8_t> codes, std::span<std::uint8_t> scales) = 0;
+  /// The order of its columns [cols], of items that have one.
+  virtual Status order(std::size_t index, std::vector<std::uint32_t>& out);
+};
 /// Gives the payload of an expert in the tile layout; `out` holds ExpertShape::payload bytes, zeroed.
 using FillExpert = std::function<Status(std::uint32_t expert, std::span<std::uint8_t> out)>;
 
@@ -41,6 +49,8 @@ struct FolderLayout {
 };
 /// Fills the manifest's offsets, sizes and file names from its spec and the dense items; checksums stay zero.
 FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items);
+
+class OutputFile;
 
 /// Builds a model folder under `<dst>.partial-<pid>` and puts it in place when it is whole. The folder is
 /// locked (flock) while its writer lives, so that the kernel tells a dead run's leftovers from a live run's
@@ -60,7 +70,7 @@ class FolderWriter {
 
   /// Writes the dense file, a group of rows at a time, and notes the checksums.
   Status write_dense(const FolderLayout& layout, const std::vector<DenseItem>& items, Manifest& m,
-                     const ReadRows& read);
+                     DenseRows& source);
   /// Writes a layer's experts, one at a time, and notes the checksums.
   Status write_experts(const FolderLayout& layout, std::uint32_t layer, Manifest& m, const FillExpert& fill);
   Status write_text(const std::string& name, std::string_view text);
@@ -74,6 +84,8 @@ class FolderWriter {
   /// The checksums of a file that an earlier run finished, and its bytes counted as done; else null.
   const std::vector<std::uint64_t>* take_over(const std::string& file, std::uint64_t bytes,
                                               std::size_t parts);
+  Status write_dense_tensor(OutputFile& file, const DenseItem& item, std::size_t index, DenseTensor& t,
+                            DenseRows& source);
   void advance(std::uint64_t bytes);
 
   std::string dst_, partial_;

@@ -15,6 +15,7 @@ inline constexpr std::uint32_t kMaxExperts = 1u << 14;  ///< per layer; an exper
 inline constexpr std::uint32_t kMaxExpertsInAll = 1u << 18;  ///< their tables stay small
 inline constexpr std::uint32_t kMaxPositions = 1u << 30;
 inline constexpr std::uint32_t kMaxStopIds = 256;
+inline constexpr std::uint32_t kMaxGroup = 1u << 24;  ///< columns that share a scale
 
 /// The unit of direct reads: data sections and expert extents begin and end on it.
 inline constexpr std::uint64_t kExtentAlign = 4096;

@@ -45,14 +45,15 @@ Result<std::string> parse_file_name(const Fields& f, std::string_view key) {
 }
 
 /// One dense tensor, held against the shape that the spec asks for.
-Result<DenseTensor> parse_dense_tensor(const Fields& f, const DenseShape& want, std::uint64_t region) {
+Result<DenseTensor> parse_dense_tensor(const Fields& f, const DenseShape& want, std::uint64_t region,
+                                       std::uint32_t ordered_width) {
   DenseTensor t;
   WISP_ASSIGN(t.format, parse_format(f));
-  if (kernels::is_coded(t.format))
-    return f.wrong("format", "is a coded one, which dense tensors cannot have");
   WISP_ASSIGN(t.rows, f.u32("rows", 1, UINT32_MAX));
   WISP_ASSIGN(t.cols, f.u32("cols", 1, UINT32_MAX));
   WISP_ASSIGN(t.tiled, f.boolean("tiled"));
+  WISP_ASSIGN(t.group, f.u32_or("group", 0, 0, kMaxGroup));
+  WISP_ASSIGN(t.ordered, f.boolean_or("ordered", false));
   WISP_ASSIGN(t.offset, f.u64("offset", 0, UINT64_MAX));
   WISP_ASSIGN(t.bytes, f.u64("bytes", 1, UINT64_MAX));
   const Json* sum = f.find("checksum");
@@ -61,8 +62,11 @@ Result<DenseTensor> parse_dense_tensor(const Fields& f, const DenseShape& want, 
     return invalid(f.where() + ": is " + std::to_string(t.rows) + " x " + std::to_string(t.cols) +
                    ", the model needs " + std::to_string(want.rows) + " x " + std::to_string(want.cols));
   }
-  const std::uint64_t bytes = t.tiled ? kernels::codes_bytes(t.format, t.rows, t.cols)
-                                      : std::uint64_t{t.cols} * 4 / kernels::columns_per_dword(t.format);
+  if (kernels::is_coded(t.format) && !t.tiled) return f.wrong("format", "is a coded one, which vectors lack");
+  if (!group_fits(t.format, t.group)) return f.wrong("group", "does not go with the format");
+  if (t.ordered && t.cols > ordered_width)
+    return f.wrong("ordered", "is set on a matrix wider than ordered_width");
+  const std::uint64_t bytes = planes_of(t).bytes;
   if (t.bytes != bytes) {
     return f.wrong("bytes", "is " + std::to_string(t.bytes) + ", the shape needs " + std::to_string(bytes));
   }
@@ -83,7 +87,7 @@ Status parse_dense(const Fields& f, Manifest& m) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
   for (const auto& want : dense_shapes(m.spec)) {
     WISP_ASSIGN(const Fields entry, tensors.object(want.name));
-    WISP_ASSIGN(const DenseTensor t, parse_dense_tensor(entry, want, m.dense_bytes));
+    WISP_ASSIGN(const DenseTensor t, parse_dense_tensor(entry, want, m.dense_bytes, m.spec.ordered_width));
     ranges.emplace_back(t.offset, t.offset + t.bytes);
     m.dense.emplace(want.name, t);
   }
@@ -204,36 +208,6 @@ Status check_file(const std::string& folder, const std::string& file, std::uint6
 }
 
 }  // namespace
-
-ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, WeightFormat gate_up, WeightFormat down,
-                           std::uint32_t group, bool bias) {
-  ExpertShape e;
-  std::uint64_t at = 0;
-  const auto place = [&at, group, bias](WeightFormat format, std::uint32_t rows, std::uint32_t cols) {
-    ExpertMatrix m;
-    m.format = format;
-    m.rows = rows;
-    m.cols = cols;
-    m.codes_offset = round_up(at, kPlaneAlign);
-    at = m.codes_offset + kernels::codes_bytes(format, rows, cols);
-    if (kernels::is_coded(format) && group != 0) {
-      m.group = group;
-      m.scales_offset = round_up(at, kPlaneAlign);
-      at = m.scales_offset + kernels::scales_bytes(format, rows, cols, group);
-    }
-    if (bias) {
-      m.bias_offset = round_up(at, kPlaneAlign);
-      at = m.bias_offset + std::uint64_t{rows} * 4;
-    }
-    return m;
-  };
-  e.gate = place(gate_up, width, hidden);
-  e.up = place(gate_up, width, hidden);
-  e.down = place(down, hidden, width);
-  e.payload = at;
-  e.stride = round_up(at, kExtentAlign);
-  return e;
-}
 
 std::uint64_t hash_of_weights(const Manifest& m) {
   std::string all;

@@ -10,17 +10,18 @@
 namespace wisp::model {
 
 /// The layout that the kernels stream; a folder with another one is refused with the command that re-lays it.
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 
 /// A tensor of dense.safetensors. Matrices are in the tile layout, vectors plain.
 struct DenseTensor {
   kernels::WeightFormat format = kernels::WeightFormat::kF32;
   std::uint32_t rows = 0;  ///< 1 for a vector
   std::uint32_t cols = 0;
+  std::uint32_t group = 0;  ///< columns that share a scale; 0 for plain numbers
   bool tiled = false;
-  std::uint64_t offset =
-      0;  ///< bytes from the start of the dense region (= of the file's data section), 64-aligned
-  std::uint64_t bytes = 0;
+  bool ordered = false;      ///< its columns come in an order of their own, which lies beside them
+  std::uint64_t offset = 0;  ///< bytes from the start of the dense region (= of the file's data), 64-aligned
+  std::uint64_t bytes = 0;   ///< of all its planes
   std::uint64_t checksum = 0;  ///< xxh3-64
 };
 
@@ -86,8 +87,27 @@ std::uint64_t hash_of_weights(const Manifest& m);
 /// Holds a spec against the bounds of limits.hpp and its own logic; names the field.
 Status check_spec(const ModelSpec& m);
 
-/// Lays out an expert of the given formats: fills offsets, payload and stride.
-ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, kernels::WeightFormat gate_up,
-                           kernels::WeightFormat down, std::uint32_t group, bool bias);
+/// Where the planes of a tensor begin, from its own start; aligned to 64.
+struct Planes {
+  std::uint64_t scales = 0;  ///< 0 where there are none
+  std::uint64_t order = 0;   ///< u32 [cols]: the column of the activations at each place; 0 where in order
+  std::uint64_t bytes = 0;
+};
+Planes planes_of(const DenseTensor& t);
+
+/// Whether weights of this format can have scales that so many columns share.
+bool group_fits(kernels::WeightFormat f, std::uint32_t group);
+
+/// How the experts of a model are stored.
+struct ExpertForm {
+  kernels::WeightFormat gate_up = kernels::WeightFormat::kF32, down = kernels::WeightFormat::kF32;
+  std::uint32_t gate_up_group = 0, down_group = 0;  ///< columns that share a scale; 0 for plain numbers
+  bool bias = false;
+  bool ordered = false;  ///< columns come in an order of their own
+};
+/// Lays out an expert: fills offsets, payload and stride.
+ExpertShape lay_out_expert(std::uint32_t hidden, std::uint32_t width, const ExpertForm& form);
+/// The form that such a shape was laid out from.
+ExpertForm form_of(const ExpertShape& e);
 
 }  // namespace wisp::model

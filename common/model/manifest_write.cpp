@@ -42,14 +42,16 @@ std::string write_manifest(const Manifest& m) {
   for (const auto& [name, t] : m.dense) {
     s += first ? "\n " : ",\n ";
     first = false;
-    s += text(name) + ": " +
-         text({{"format", name_of(t.format)},
+    Json entry{{"format", name_of(t.format)},
                {"rows", t.rows},
                {"cols", t.cols},
                {"tiled", t.tiled},
                {"offset", t.offset},
                {"bytes", t.bytes},
-               {"checksum", hex(t.checksum)}});
+               {"checksum", hex(t.checksum)}};
+    if (t.group != 0) entry["group"] = t.group;
+    if (t.ordered) entry["ordered"] = true;
+    s += text(name) + ": " + text(entry);
   }
   s += "\n}},\n\"experts\": [";
   for (std::size_t i = 0; i < m.experts.size(); ++i) {

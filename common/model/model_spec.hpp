@@ -123,6 +123,7 @@ struct ExpertMatrix {
   std::uint64_t codes_offset = 0;   ///< bytes from the extent's start, aligned to 64
   std::uint64_t scales_offset = 0;  ///< same; 0 where there are no scales
   std::uint64_t bias_offset = 0;    ///< f32 [rows], same; 0 where there is no bias
+  std::uint64_t order_offset = 0;   ///< u32 [cols], same: the input at each column's place; 0 where in order
 };
 
 /// The shape of every expert of the model: gate, up, down in the order in which the kernels stream them.
@@ -146,7 +147,8 @@ struct ModelSpec {
   RouterSpec router;
   SharedExpertSpec shared;  ///< of every MoE layer
   GluSpec glu;
-  bool expert_bias = false;  ///< gate, up and down of experts have biases
+  bool expert_bias = false;         ///< gate, up and down of experts have biases
+  std::uint32_t ordered_width = 0;  ///< widest matrix whose columns come in an order of their own; 0 = none
   std::vector<LayerSpec> layers;
   ExpertShape expert;  ///< all zero where no layer is MoE
 

@@ -13,11 +13,6 @@ namespace {
 constexpr std::array kFactors{0.9f, 0.95f, 1.0f, 1.05f, 1.1f};
 constexpr std::size_t kLanes = 8;
 
-std::uint16_t nearest_bf16(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 /// A signed code. Adding and taking away 1.5 * 2^23 rounds to a whole number without a call.
 float code_of(float weight, float inverse) {
   const float scaled = std::min(std::max(weight * inverse, -8.0f), 7.0f);
@@ -54,6 +49,11 @@ Fit fit(std::span<const float> weights, float scale) {
 }
 }  // namespace
 
+std::uint16_t nearest_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
 std::uint16_t quantize_int4(std::span<const float> weights, std::uint8_t* codes, double& squared_error) {
   float largest = 0.0f;
   for (const float w : weights)
@@ -84,6 +84,21 @@ std::uint16_t quantize_int4(std::span<const float> weights, std::uint8_t* codes,
     squared_error += off * off;
   }
   return best;
+}
+
+std::uint16_t quantize_int8(std::span<const float> weights, std::uint8_t* codes, double& squared_error) {
+  float largest = 0.0f;
+  for (const float w : weights) largest = std::max(largest, std::abs(w));
+  std::uint16_t scale = nearest_bf16(largest / 127.0f);
+  if (!std::isfinite(1.0f / kernels::bf16_to_float(scale))) scale = 0;
+  const float value = kernels::bf16_to_float(scale), inverse = scale == 0 ? 0.0f : 1.0f / value;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const float code = std::nearbyint(std::min(std::max(weights[i] * inverse, -127.0f), 127.0f));
+    const double off = static_cast<double>(weights[i]) - static_cast<double>(code * value);
+    codes[i] = static_cast<std::uint8_t>(static_cast<std::int8_t>(code));
+    squared_error += off * off;
+  }
+  return scale;
 }
 
 }  // namespace wisp::model

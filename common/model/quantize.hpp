@@ -10,4 +10,11 @@ namespace wisp::model {
 /// adds up the squared error.
 std::uint16_t quantize_int4(std::span<const float> weights, std::uint8_t* codes, double& squared_error);
 
+/// The same as signed bytes in [-127, 127] (weight = code * scale); the scale puts the largest weight on an
+/// end of the range.
+std::uint16_t quantize_int8(std::span<const float> weights, std::uint8_t* codes, double& squared_error);
+
+/// To nearest, ties to even.
+std::uint16_t nearest_bf16(float x);
+
 }  // namespace wisp::model

@@ -68,25 +68,17 @@ Status check_router(const RouterSpec& r) {
 
 Status check_expert(const ModelSpec& m) {
   const ExpertShape& e = m.expert;
-  const bool coded = kernels::is_coded(e.gate.format) || kernels::is_coded(e.down.format);
-  const std::uint32_t group = e.gate.group != 0 ? e.gate.group : e.down.group;
-  if (coded && group != 32 && group != 64 && group != 128)
-    return invalid("expert group is not 32, 64 or 128");
-  for (const ExpertMatrix* x : {&e.gate, &e.down})
-    if (x->format == kernels::WeightFormat::kMxfp4 && group != 32)
-      return invalid("expert group of mxfp4 is not 32");
-  if (kernels::is_coded(e.gate.format) && m.hidden % group != 0) {
-    return invalid("hidden is not a multiple of the expert group");
-  }
-  if (kernels::is_coded(e.down.format) && m.moe_width % group != 0) {
-    return invalid("moe_width is not a multiple of the expert group");
-  }
-  const ExpertShape want =
-      lay_out_expert(m.hidden, m.moe_width, e.gate.format, e.down.format, coded ? group : 0, m.expert_bias);
+  const ExpertForm form = form_of(e);
+  if (!group_fits(form.gate_up, form.gate_up_group) || !group_fits(form.down, form.down_group))
+    return invalid("a group of the expert's weights does not go with their format");
+  if (form.ordered && m.ordered_width < std::max(m.hidden, m.moe_width))
+    return invalid("ordered_width is below that of the experts");
+  if (form.bias != m.expert_bias) return invalid("the expert layout has biases where the model has none");
+  const ExpertShape want = lay_out_expert(m.hidden, m.moe_width, form);
   const auto same = [](const ExpertMatrix& a, const ExpertMatrix& b) {
     return a.format == b.format && a.rows == b.rows && a.cols == b.cols && a.group == b.group &&
            a.codes_offset == b.codes_offset && a.scales_offset == b.scales_offset &&
-           a.bias_offset == b.bias_offset;
+           a.bias_offset == b.bias_offset && a.order_offset == b.order_offset;
   };
   if (!same(e.gate, want.gate) || !same(e.up, want.up) || !same(e.down, want.down) ||
       e.payload != want.payload || e.stride != want.stride) {

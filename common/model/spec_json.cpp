@@ -12,10 +12,8 @@ using kernels::WeightFormat;
 
 Result<WeightFormat> parse_format(const Fields& f) {
   WISP_ASSIGN(const std::string text, f.text("format"));
-  for (const auto w : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kF16, WeightFormat::kInt4,
-                       WeightFormat::kMxfp4}) {
-    if (name_of(w) == text) return w;
-  }
+  for (const auto& known : kernels::kFormats)
+    if (known.name == text) return known.format;
   return unsupported(f.where() + ": format " + printable(text) + " is unknown");
 }
 
@@ -148,13 +146,17 @@ Status parse_expert(const Fields& f, ModelSpec& m) {
   WISP_ASSIGN(const Fields e, f.object("expert"));
   WISP_ASSIGN(const Fields gate_up, e.object("gate_up"));
   WISP_ASSIGN(const Fields down, e.object("down"));
-  WISP_ASSIGN(const WeightFormat gate_format, parse_format(gate_up));
-  WISP_ASSIGN(const WeightFormat down_format, parse_format(down));
-  WISP_ASSIGN(const std::uint32_t group, e.u32_or("group", 0, 0, kMaxWidth));
+  ExpertForm form;
+  WISP_ASSIGN(form.gate_up, parse_format(gate_up));
+  WISP_ASSIGN(form.down, parse_format(down));
+  WISP_ASSIGN(form.gate_up_group, gate_up.u32_or("group", 0, 0, kMaxGroup));
+  WISP_ASSIGN(form.down_group, down.u32_or("group", 0, 0, kMaxGroup));
   WISP_ASSIGN(m.expert_bias, e.boolean("bias"));
-  const bool coded = kernels::is_coded(gate_format) || kernels::is_coded(down_format);
-  if (coded != (group != 0)) return e.wrong("group", "does not go with the formats");
-  m.expert = lay_out_expert(m.hidden, m.moe_width, gate_format, down_format, group, m.expert_bias);
+  WISP_ASSIGN(form.ordered, e.boolean_or("ordered", false));
+  form.bias = m.expert_bias;
+  if (!group_fits(form.gate_up, form.gate_up_group) || !group_fits(form.down, form.down_group))
+    return e.wrong("group", "does not go with the formats");
+  m.expert = lay_out_expert(m.hidden, m.moe_width, form);
   WISP_ASSIGN(const std::uint64_t payload, e.u64("payload", 0, UINT64_MAX));
   WISP_ASSIGN(const std::uint64_t stride, e.u64("stride", 0, UINT64_MAX));
   if (payload != m.expert.payload || stride != m.expert.stride) {
@@ -196,6 +198,7 @@ Status parse_spec(const Fields& f, ModelSpec& m) {
   WISP_TRY(parse_layers(f, m));
   WISP_TRY(parse_windows(f, m));
   WISP_TRY(parse_indexes(f, m));
+  WISP_ASSIGN(m.ordered_width, f.u32_or("ordered_width", 0, 0, kMaxHeads * kMaxHeadDim));
   if (m.moe_layers() > 0) {
     WISP_ASSIGN(m.moe_width, f.u32("moe_width", 1, kMaxWidth));
     WISP_ASSIGN(const Fields r, f.object("router"));
@@ -275,6 +278,7 @@ Json spec_json(const ModelSpec& m) {
     for (const auto& l : m.layers) windows.push_back(l.window);
     j["windows"] = windows;
   }
+  if (m.ordered_width != 0) j["ordered_width"] = m.ordered_width;
   if (m.moe_layers() == 0) return j;
   const auto& e = m.expert;
   j["moe_width"] = m.moe_width;
@@ -286,12 +290,12 @@ Json spec_json(const ModelSpec& m) {
   if (r.kind == RouterKind::kSigmoidTopK)
     j["router"].update({{"groups", r.groups}, {"kept_groups", r.kept_groups}, {"scale", r.scale}});
   j["shared"] = {{"width", m.shared.width}, {"gated", m.shared.gated}};
-  j["expert"] = {{"gate_up", {{"format", name_of(e.gate.format)}}},
-                 {"down", {{"format", name_of(e.down.format)}}},
-                 {"group", e.gate.group != 0 ? e.gate.group : e.down.group},
-                 {"bias", m.expert_bias},
-                 {"payload", e.payload},
-                 {"stride", e.stride}};
+  const auto matrix = [](const ExpertMatrix& x) {
+    return x.group == 0 ? Json{{"format", name_of(x.format)}}
+                        : Json{{"format", name_of(x.format)}, {"group", x.group}};
+  };
+  j["expert"] = {{"gate_up", matrix(e.gate)},           {"down", matrix(e.down)}, {"bias", m.expert_bias},
+                 {"ordered", e.gate.order_offset != 0}, {"payload", e.payload},   {"stride", e.stride}};
   return j;
 }
 

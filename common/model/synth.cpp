@@ -97,9 +97,9 @@ class ExpertDrawer {
   void draw_matrix(Random& random, const ExpertMatrix& m, std::span<std::uint8_t> out) {
     const float deviation = fan_in_deviation(m.cols);
     if (m.format != WeightFormat::kInt4) {
-      plain_.resize(std::uint64_t{m.rows} * m.cols * 4 / kernels::columns_per_dword(m.format));
+      plain_.resize(m.rows * kernels::row_bytes(m.format, m.cols));
       draw_plain(random, m.format, 0.0f, deviation, plain_);
-      kernels::tile_plain(m.format, m.rows, m.cols, plain_.data(), out.data() + m.codes_offset);
+      kernels::tile_codes(m.format, m.rows, m.cols, plain_.data(), out.data() + m.codes_offset);
       return;
     }
     // Eight sums of two 3-bit numbers at once: codes 1 to 15, symmetric about 8, deviation sqrt(10.5).
@@ -108,16 +108,42 @@ class ExpertDrawer {
       const std::uint64_t r = random.next();
       words_[i] = static_cast<std::uint32_t>((r & 0x77777777u) + (r >> 32 & 0x77777777u) + 0x11111111u);
     }
-    kernels::tile_nibbles(WeightFormat::kInt4, m.rows, m.cols, words_.data(), out.data() + m.codes_offset);
-    scales_.resize(std::uint64_t{m.rows} * (m.cols / m.group));
+    kernels::tile_codes(m.format, m.rows, m.cols, words_.data(), out.data() + m.codes_offset);
+    const std::uint32_t groups = kernels::groups_of(m.cols, m.group);
+    scales_.resize(std::uint64_t{m.rows} * groups);
     for (auto& s : scales_) s = to_bf16(deviation / 3.2403703f * random.jitter());
-    kernels::tile_scales(m.format, m.rows, m.cols / m.group, scales_.data(), out.data() + m.scales_offset);
+    kernels::tile_scales(m.format, m.rows, groups, scales_.data(), out.data() + m.scales_offset);
   }
 
   std::uint64_t seed_;
   std::vector<std::uint8_t> plain_;
   std::vector<std::uint32_t> words_;
   std::vector<std::uint16_t> scales_;
+};
+
+/// A stream per group of rows: the groups depend on the shape alone.
+class DenseDrawer final : public DenseRows {
+ public:
+  DenseDrawer(std::uint64_t seed, const std::vector<DenseItem>& items) : seed_(seed), items_(items) {}
+
+  Status rows(std::size_t index, std::uint32_t first, std::uint32_t /*count*/, std::span<std::uint8_t> codes,
+              std::span<std::uint8_t> /*scales*/) override {
+    Random random(seed_, 1, index, first);
+    const DenseItem& item = items_[index];
+    if (!item.matrix)
+      draw_plain(random, item.format, 1.0f, 0.05f, codes);
+    else if (item.name == "embed")
+      draw_plain(random, item.format, 0.0f, 0.5f, codes);
+    else if (item.name == "head")
+      draw_plain(random, item.format, 0.0f, 3.0f * fan_in_deviation(item.cols), codes);
+    else
+      draw_plain(random, item.format, 0.0f, fan_in_deviation(item.cols), codes);
+    return {};
+  }
+
+ private:
+  std::uint64_t seed_;
+  const std::vector<DenseItem>& items_;
 };
 
 Result<ModelSpec> spec_of(const SynthOptions& o) {
@@ -159,7 +185,8 @@ Result<ModelSpec> spec_of(const SynthOptions& o) {
   else if (!int4)
     return unsupported("expert format " + o.expert_format + " is not supported; supported: int4, bf16, f32");
   if (int4 && o.group == 0) return invalid("group is 0");
-  m.expert = lay_out_expert(m.hidden, m.moe_width, format, format, int4 ? o.group : 0, false);
+  const std::uint32_t group = int4 ? o.group : 0;
+  m.expert = lay_out_expert(m.hidden, m.moe_width, {format, format, group, group, false, false});
   WISP_TRY(check_spec(m));
   return m;
 }
@@ -184,29 +211,15 @@ Result<SynthReport> synth(const SynthOptions& options, const ProgressFn& progres
 
   std::vector<DenseItem> items;
   for (const auto& s : dense_shapes(m.spec))
-    items.push_back({s.name, WeightFormat::kBf16, s.rows, s.cols, s.matrix});
+    items.push_back({s.name, WeightFormat::kBf16, s.rows, s.cols, s.matrix, 0, false});
   const FolderLayout layout = lay_out_folder(m, items);
   const std::string what = write_manifest(m) + std::to_string(options.seed);
   const std::uint64_t key = XXH3_64bits(what.data(), what.size());
   WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, layout.total_bytes,
                                                        progress, options.free_bytes, key));
 
-  // A stream per group of rows: the groups depend on the shape alone.
-  const auto draw_rows = [&](std::size_t i, std::uint32_t first, std::uint32_t,
-                             std::span<std::uint8_t> out) -> Status {
-    Random random(options.seed, 1, i, first);
-    const DenseItem& item = items[i];
-    if (!item.matrix)
-      draw_plain(random, item.format, 1.0f, 0.05f, out);
-    else if (item.name == "embed")
-      draw_plain(random, item.format, 0.0f, 0.5f, out);
-    else if (item.name == "head")
-      draw_plain(random, item.format, 0.0f, 3.0f * fan_in_deviation(item.cols), out);
-    else
-      draw_plain(random, item.format, 0.0f, fan_in_deviation(item.cols), out);
-    return {};
-  };
-  WISP_TRY(writer.write_dense(layout, items, m, draw_rows));
+  DenseDrawer dense(options.seed, items);
+  WISP_TRY(writer.write_dense(layout, items, m, dense));
   ExpertDrawer drawer(options.seed);
   for (std::uint32_t layer = 0; layer < m.spec.layers.size(); ++layer) {
     const auto fill = [&](std::uint32_t e, std::span<std::uint8_t> out) -> Status {

@@ -78,8 +78,8 @@ std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
   // Residual, normalised, attention and MLP output, gathered rows of an expert; the products of all chosen
   // experts stay until they are summed in rank order.
   const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k} + (s.shared.width != 0 ? 1 : 0)) +
-                                attention_row(a) + 3 * width + 2 * std::uint64_t{s.router.experts} +
-                                3 * std::uint64_t{s.router.top_k};
+                                attention_row(a) + s.ordered_width + 3 * width +
+                                2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
   const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
   const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 2 * std::uint64_t{s.vocab};
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;

@@ -28,6 +28,13 @@ int run(const model::ConvertOptions& options) {
   return 0;
 }
 
+/// Nothing for "native".
+std::optional<kernels::WeightFormat> format_named(std::string_view name) {
+  for (const auto& f : kernels::kFormats)
+    if (f.name == name) return f.format;
+  return std::nullopt;
+}
+
 }  // namespace
 
 void add_convert(CLI::App& app, int& exit_code) {
@@ -35,14 +42,19 @@ void add_convert(CLI::App& app, int& exit_code) {
   const auto options = std::make_shared<model::ConvertOptions>();
   sub->add_option("SRC", options->source, "The Hugging Face folder")->required();
   sub->add_option("DST", options->destination, "The model folder to make")->required();
-  const auto experts = std::make_shared<std::string>("native");
-  sub->add_option("--experts", *experts,
-                  "native: as stored; int4: plain experts rounded to 4.5 bits a weight")
-      ->check(CLI::IsMember({"native", "int4"}))
+  const auto experts = std::make_shared<std::string>("native"),
+             dense = std::make_shared<std::string>("native");
+  sub->add_option(
+         "--experts", *experts,
+         "native: the publisher's numbers as stored; bf16, int8, int4: rounded (8.5 and 4.5 bits a weight)")
+      ->check(CLI::IsMember({"native", "bf16", "int8", "int4"}))
+      ->capture_default_str();
+  sub->add_option("--dense", *dense, "The same for attention, embedding, head and dense MLPs")
+      ->check(CLI::IsMember({"native", "bf16", "int8"}))
       ->capture_default_str();
   sub->add_flag("--force", options->force, "Replace DST if it is a WISP model folder");
-  sub->callback([options, experts, &exit_code] {
-    options->experts_int4 = *experts == "int4";
+  sub->callback([options, experts, dense, &exit_code] {
+    options->target = {format_named(*experts), format_named(*dense)};
     exit_code = run(*options);
   });
 }

@@ -43,6 +43,7 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
     k_rows_.resize(n * a.kv_heads * a.head_dim);
     v_rows_.resize(k_rows_.size());
   }
+  ordered_.resize(n * spec.ordered_width);
   gate_.resize(n * width);
   up_.resize(n * width);
   if (spec.moe_layers() == 0) return;
@@ -104,6 +105,11 @@ void Forward::norm_rows(const std::vector<float>& weight) {
 
 void Forward::linear(const Linear& l, const float* x, float* y, std::uint32_t rows) {
   const kernels::WeightView& w = l.weight;
+  if (w.order != nullptr) {
+    for (std::size_t r = 0; r < rows; ++r)
+      kernels::in_order(w.order, w.cols, x + r * w.cols, ordered_.data() + r * w.cols);
+    x = ordered_.data();
+  }
   const std::uint32_t tiles = kernels::tiles_of(w.rows);
   // A few tiles an item: enough items to share, few enough to be cheap.
   const std::uint32_t step = std::max(1u, tiles / (4 * pool_.threads()));

@@ -136,6 +136,7 @@ class Forward {
   std::vector<float> product_;                   ///< [rows * top_k, hidden], grouped by expert
   std::vector<std::uint32_t> product_of_;        ///< [rows, top_k] -> place in product_
   std::vector<float> gathered_;                  ///< [rows, hidden] inputs of experts at work
+  std::vector<float> ordered_;                   ///< [rows, ordered_width] inputs in a matrix's own order
   std::vector<ring::TouchMember> set_;
   std::vector<std::uint32_t> member_first_;  ///< [set] first place in product_
   std::vector<std::uint32_t> place_row_;     ///< [rows * top_k] row of a place in product_

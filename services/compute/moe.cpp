@@ -95,6 +95,7 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
   };
   const std::uint32_t up_tiles = kernels::tiles_of(width);
   const std::uint32_t down_tiles = kernels::tiles_of(spec_.hidden);
+  const bool ordered = spec_.expert.gate.order_offset != 0;
   std::vector<Job> jobs;
   for (std::size_t done = 0; done < ready.size();) {
     // As many experts at once as the scratch has rows for.
@@ -107,9 +108,16 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
       rows += set_[m].rows;
     }
     for (const Job& j : jobs)
-      for (std::uint32_t t = 0; t < j.rows; ++t)
-        std::copy_n(normed_.data() + place_row_[j.first + t] * hidden, hidden,
-                    gathered_.data() + (j.local + t) * hidden);
+      for (std::uint32_t t = 0; t < j.rows; ++t) {
+        const float* x = normed_.data() + place_row_[j.first + t] * hidden;
+        const std::size_t at = (j.local + t) * hidden;
+        if (!ordered) {
+          std::copy_n(x, hidden, gathered_.data() + at);
+          continue;
+        }
+        kernels::in_order(j.weights.gate.order, spec_.hidden, x, gathered_.data() + at);
+        kernels::in_order(j.weights.up.order, spec_.hidden, x, ordered_.data() + at);
+      }
     const std::uint64_t cost = std::uint64_t{rows} * hidden * width;
     const auto n = static_cast<std::uint32_t>(jobs.size());
     const std::uint32_t up_step = std::max(1u, up_tiles / 8), down_step = std::max(1u, down_tiles / 8);
@@ -119,8 +127,9 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
       const Job& j = jobs[i / up_items];
       const std::uint32_t a = i % up_items * up_step, b = std::min(up_tiles, a + up_step);
       const float* x = gathered_.data() + j.local * hidden;
+      const float* x_up = (ordered ? ordered_ : gathered_).data() + j.local * hidden;
       k_.linear(j.weights.gate, x, hidden, j.rows, gate_.data() + std::size_t{j.local} * width, width, a, b);
-      k_.linear(j.weights.up, x, hidden, j.rows, up_.data() + std::size_t{j.local} * width, width, a, b);
+      k_.linear(j.weights.up, x_up, hidden, j.rows, up_.data() + std::size_t{j.local} * width, width, a, b);
     });
     for (const Job& j : jobs) {
       if (j.weights.gate_bias == nullptr) break;
@@ -130,10 +139,16 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
       }
     }
     glu(std::size_t{rows} * width);
+    if (ordered) {  // up_ has done its work
+      for (const Job& j : jobs)
+        for (std::size_t t = j.local; t < j.local + j.rows; ++t)
+          kernels::in_order(j.weights.down.order, width, gate_.data() + t * width, up_.data() + t * width);
+    }
+    const float* inner = (ordered ? up_ : gate_).data();
     pool_.run(n * down_items, cost, [&](std::uint32_t i) {
       const Job& j = jobs[i / down_items];
       const std::uint32_t a = i % down_items * down_step, b = std::min(down_tiles, a + down_step);
-      k_.linear(j.weights.down, gate_.data() + std::size_t{j.local} * width, width, j.rows,
+      k_.linear(j.weights.down, inner + std::size_t{j.local} * width, width, j.rows,
                 product_.data() + j.first * hidden, hidden, a, b);
     });
     for (const Job& j : jobs) {

@@ -12,6 +12,20 @@ namespace {
 using kernels::WeightFormat;
 using kernels::WeightView;
 
+/// A matrix whose planes begin at `at`; `scales` and `order` are bytes from there, 0 where there are none.
+WeightView view(WeightFormat format, std::uint32_t rows, std::uint32_t cols, std::uint32_t group,
+                const std::byte* at, std::uint64_t scales, std::uint64_t order) {
+  WeightView w;
+  w.format = format;
+  w.rows = rows;
+  w.cols = cols;
+  w.group = group;
+  w.codes = reinterpret_cast<const std::uint8_t*>(at);
+  if (scales != 0) w.scales = reinterpret_cast<const std::uint8_t*>(at + scales);
+  if (order != 0) w.order = reinterpret_cast<const std::uint32_t*>(at + order);
+  return w;
+}
+
 /// Looks tensors up by canonical name and holds each against the shape the spec demands.
 class Binder {
  public:
@@ -23,12 +37,9 @@ class Binder {
   WeightView matrix(const std::string& name, std::uint32_t rows, std::uint32_t cols) {
     const model::DenseTensor* t = find(name, rows, cols, true);
     if (t == nullptr) return {};
-    WeightView w;
-    w.format = t->format;
-    w.rows = rows;
-    w.cols = cols;
-    w.codes = reinterpret_cast<const std::uint8_t*>(dense_ + t->offset);
-    return w;
+    const model::Planes planes = model::planes_of(*t);
+    const std::byte* const at = dense_ + t->offset;
+    return view(t->format, rows, cols, t->group, at, planes.scales, planes.order);
   }
 
   std::vector<float> vector(const std::string& name, std::uint32_t n) {
@@ -36,7 +47,7 @@ class Binder {
     std::vector<float> out(n, 0.0f);
     if (t == nullptr) return out;
     const std::byte* p = dense_ + t->offset;
-    const std::size_t size = 4 / kernels::columns_per_dword(t->format);
+    const std::size_t size = kernels::row_bytes(t->format, 1);
     for (std::uint32_t i = 0; i < n; ++i) out[i] = kernels::plain_to_float(t->format, p + i * size);
     return out;
   }
@@ -59,14 +70,12 @@ class Binder {
       return nullptr;
     }
     const model::DenseTensor& t = it->second;
-    if (t.rows != rows || t.cols != cols || t.tiled != tiled || kernels::is_coded(t.format)) {
+    if (t.rows != rows || t.cols != cols || t.tiled != tiled) {
       note("tensor " + name + " has shape [" + std::to_string(t.rows) + ", " + std::to_string(t.cols) +
            "] where [" + std::to_string(rows) + ", " + std::to_string(cols) + "] is needed");
       return nullptr;
     }
-    const std::uint64_t need = tiled ? kernels::codes_bytes(t.format, rows, cols)
-                                     : std::uint64_t{cols} * 4 / kernels::columns_per_dword(t.format);
-    if (t.offset > bytes_ || need > bytes_ - t.offset) {
+    if (const std::uint64_t need = model::planes_of(t).bytes; t.offset > bytes_ || need > bytes_ - t.offset) {
       note("tensor " + name + " reaches past the end of the dense part");
       return nullptr;
     }
@@ -152,21 +161,16 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
 }
 
 ExpertWeights ExpertWeights::at(const model::ExpertShape& shape, const std::byte* extent) {
-  const auto view = [&](const model::ExpertMatrix& m) {
-    WeightView w;
-    w.format = m.format;
-    w.rows = m.rows;
-    w.cols = m.cols;
-    w.group = m.group;
-    w.codes = reinterpret_cast<const std::uint8_t*>(extent + m.codes_offset);
-    if (m.group != 0) w.scales = reinterpret_cast<const std::uint8_t*>(extent + m.scales_offset);
-    return w;
+  const auto matrix = [&](const model::ExpertMatrix& m) {
+    const std::uint64_t scales = m.group == 0 ? 0 : m.scales_offset - m.codes_offset;
+    const std::uint64_t order = m.order_offset == 0 ? 0 : m.order_offset - m.codes_offset;
+    return view(m.format, m.rows, m.cols, m.group, extent + m.codes_offset, scales, order);
   };
   const auto bias = [&](const model::ExpertMatrix& m) {
     return m.bias_offset == 0 ? nullptr : reinterpret_cast<const float*>(extent + m.bias_offset);
   };
-  return {view(shape.gate), view(shape.up), view(shape.down),
-          bias(shape.gate), bias(shape.up), bias(shape.down)};
+  return {matrix(shape.gate), matrix(shape.up), matrix(shape.down),
+          bias(shape.gate),   bias(shape.up),   bias(shape.down)};
 }
 
 }  // namespace wisp::compute

@@ -10,7 +10,8 @@ import transformers
 from safetensors import safe_open
 from torch.overrides import TorchFunctionMode
 
-from checkpoint import block_experts, pack_experts, read_checkpoint, write_checkpoint, write_json, write_tensors
+from checkpoint import read_checkpoint, write_checkpoint, write_json, write_tensors
+from formats import pack_where
 
 MIN_ROUTER_MARGIN = 1e-5  # below this, another summation order could choose other experts
 MIN_GREEDY_MARGIN = 1e-4  # between the two largest logits where the next token is chosen
@@ -154,13 +155,12 @@ def build(folder, family, case, seed):
     rng = np.random.RandomState(seed)
     ids = random_ids(cfg, case["positions"], rng)
     tensors = family.weights(cfg, rng, **case.get("weights", {}))
-    if case.get("int4"):
-        tensors = pack_experts(tensors)
-    if case.get("mxfp4"):
-        tensors = block_experts(tensors)
     stored = DTYPES[cfg.get("torch_dtype") or cfg["dtype"]]
     kept = getattr(family, "FLOAT32", ())  # suffixes of tensors that publishers store in float32 whatever the rest is
-    tensors = {k: t.to(stored) if t.dtype == torch.float32 and not k.endswith(kept) else t for k, t in tensors.items()}
+    packed = case.get("packed", lambda name: False)
+    tensors = {k: t if k.endswith(kept) or packed(k) else t.to(stored) for k, t in tensors.items()}
+    if "storage" in case:
+        tensors = pack_where(tensors, packed, case["storage"](rng))
     if case["form"] == "published":
         write_checkpoint(folder, cfg, tensors, case.get("shards", 1))
     else:

@@ -133,7 +133,10 @@ void linear(const WeightView& w, const float* x, std::size_t x_stride, std::uint
     case WeightFormat::kF16:
       return linear_plain<WeightFormat::kF16>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
     case WeightFormat::kInt4:
+    case WeightFormat::kInt4Zero:
     case WeightFormat::kMxfp4:
+    case WeightFormat::kInt8:
+    case WeightFormat::kFp8:
       return linear_coded(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
   }
 }

@@ -9,34 +9,10 @@
 namespace wisp::kernels::ref {
 namespace {
 
-std::uint32_t code_dword(const WeightView& w, std::uint32_t row, std::uint32_t col) {
-  const std::size_t tile = row / kTileRows;
-  const std::size_t dword = tile * dwords_of(w.format, w.cols) + col / columns_per_dword(w.format);
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, w.codes + (dword * kTileRows + row % kTileRows) * 4, 4);
-  return bits;
-}
-
 /// Element (row, col) as f32, without its scale.
 template <WeightFormat F>
 float code_at(const WeightView& w, std::uint32_t row, std::uint32_t col) {
-  const std::uint32_t bits = code_dword(w, row, col);
-  if constexpr (F == WeightFormat::kF32) {
-    return std::bit_cast<float>(bits);
-  } else if constexpr (F == WeightFormat::kInt4) {
-    return int4_to_float((bits >> (4 * (col % 8))) & 15u);
-  } else if constexpr (F == WeightFormat::kMxfp4) {
-    return e2m1_to_float((bits >> (4 * (col % 8))) & 15u);
-  } else {
-    const auto half = static_cast<std::uint16_t>(bits >> (16 * (col % 2)));
-    return F == WeightFormat::kBf16 ? bf16_to_float(half) : f16_to_float(half);
-  }
-}
-
-float scale_at(const WeightView& w, std::uint32_t row, std::uint32_t col) {
-  const std::size_t groups = (w.cols + w.group - 1) / w.group;
-  const std::size_t group = row / kTileRows * groups + col / w.group;
-  return scale_to_float(w.format, w.scales, group * kTileRows + row % kTileRows);
+  return code_to_float(F, dword_at(w, row, col), col);
 }
 
 /// The sum over columns [begin, end) of one block of 512.
@@ -47,9 +23,10 @@ float block_sum(const WeightView& w, std::uint32_t row, const float* x, std::uin
   if constexpr (is_coded(F)) {
     for (std::uint32_t g = begin; g < end; g += kGroupColumns) {
       const std::uint32_t group_end = std::min(g + kGroupColumns, end);
+      const Scale scale = scale_of(w, row, g);
       float t = 0.0f;
-      for (std::uint32_t k = g; k < group_end; ++k) t = std::fma(code_at<F>(w, row, k), x[k], t);
-      a = std::fma(t, scale_at(w, row, g), a);
+      for (std::uint32_t k = g; k < group_end; ++k) t = std::fma(code_at<F>(w, row, k) - scale.zero, x[k], t);
+      a = std::fma(t, scale.factor, a);
     }
   } else {
     for (std::uint32_t k = begin; k < end; ++k) a = std::fma(code_at<F>(w, row, k), x[k], a);
@@ -77,17 +54,26 @@ void linear_as(const WeightView& w, const float* x, std::size_t x_stride, std::u
 
 void linear(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
             std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end) {
+  const auto as = [&]<WeightFormat F>() {
+    linear_as<F>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
+  };
   switch (w.format) {
     case WeightFormat::kF32:
-      return linear_as<WeightFormat::kF32>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
+      return as.operator()<WeightFormat::kF32>();
     case WeightFormat::kBf16:
-      return linear_as<WeightFormat::kBf16>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
+      return as.operator()<WeightFormat::kBf16>();
     case WeightFormat::kF16:
-      return linear_as<WeightFormat::kF16>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
+      return as.operator()<WeightFormat::kF16>();
     case WeightFormat::kInt4:
-      return linear_as<WeightFormat::kInt4>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
+      return as.operator()<WeightFormat::kInt4>();
     case WeightFormat::kMxfp4:
-      return linear_as<WeightFormat::kMxfp4>(w, x, x_stride, tokens, y, y_stride, tile_begin, tile_end);
+      return as.operator()<WeightFormat::kMxfp4>();
+    case WeightFormat::kInt4Zero:
+      return as.operator()<WeightFormat::kInt4Zero>();
+    case WeightFormat::kInt8:
+      return as.operator()<WeightFormat::kInt8>();
+    case WeightFormat::kFp8:
+      return as.operator()<WeightFormat::kFp8>();
   }
 }
 

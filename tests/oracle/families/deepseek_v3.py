@@ -1,4 +1,5 @@
 """DeepSeek V3, R1, V3.1 and Moonlight: latent attention, YaRN with mscale, grouped sigmoid router, MTP."""
+from formats import FP8_CONFIG, Fp8, linears
 from oracle import PREFILL_AND_GREEDY
 from weights import decoder, latent, sigmoid_moe
 
@@ -50,6 +51,14 @@ CASES = {
         config=dict(rope_interleave=False, n_routed_experts=9, n_group=3, topk_group=2, num_experts_per_tok=4,
                     first_k_dense_replace=0, num_hidden_layers=2, num_nextn_predict_layers=0,
                     rope_scaling=dict(rope_type="yarn", factor=16.0, original_max_position_embeddings=32))),
+    "deepseek_v3_fp8": dict(
+        about="as published: attention, dense MLP, experts and shared expert in fp8 blocks of 128 x 128 with float32 "
+              "scales, partial blocks at every edge (hidden 144, latent 136, kv_b of heads 32 + 32 wide)",
+        form="published", storage=lambda rng: Fp8(), packed=linears, seed=5400, **PREFILL_AND_GREEDY,
+        config=dict(hidden_size=144, kv_lora_rank=136, q_lora_rank=132, qk_nope_head_dim=32, v_head_dim=32,
+                    num_hidden_layers=2, num_nextn_predict_layers=0, n_routed_experts=4, n_group=2, topk_group=1,
+                    num_experts_per_tok=2, moe_intermediate_size=56, intermediate_size=136, vocab_size=128,
+                    quantization_config=FP8_CONFIG)),
 }
 
 

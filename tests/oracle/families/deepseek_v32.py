@@ -1,5 +1,8 @@
 """DeepSeek V3.2: V3 with an indexer in every layer that chooses which earlier tokens attention may see."""
+import torch
+
 from families import deepseek_v3
+from formats import FP8_CONFIG, Fp8, linears
 from oracle import PREFILL_AND_GREEDY
 from weights import decoder, indexed, sigmoid_moe
 
@@ -25,6 +28,15 @@ CASES = {
                     hidden_size=44, num_attention_heads=3, num_key_value_heads=3, kv_lora_rank=20, q_lora_rank=18,
                     qk_nope_head_dim=10, qk_rope_head_dim=8, v_head_dim=14, moe_intermediate_size=12,
                     intermediate_size=36, vocab_size=131, tie_word_embeddings=True, torch_dtype="float32")),
+    "deepseek_v32_fp8": dict(
+        about="fp8 blocks with scales that are powers of two, stored in one byte (F8_E8M0); heads of 24 + 20, so that "
+              "no block of kv_b ends with a head; indexer projections in fp8 as well",
+        form="published", storage=lambda rng: Fp8(torch.float8_e8m0fnu, power=True), packed=linears, seed=7200,
+        **PREFILL_AND_GREEDY,
+        config=dict(hidden_size=132, kv_lora_rank=40, q_lora_rank=40, qk_nope_head_dim=24, v_head_dim=20,
+                    qk_rope_head_dim=8, index_head_dim=16, num_hidden_layers=2, n_routed_experts=4, n_group=1,
+                    topk_group=1, num_experts_per_tok=2, moe_intermediate_size=40, intermediate_size=72,
+                    quantization_config=dict(FP8_CONFIG, scale_fmt="ue8m0"))),
 }
 
 

@@ -1,4 +1,5 @@
 """gpt-oss: sinks, sliding windows, biases everywhere, clamped GLU; experts fused and transposed, not MXFP4."""
+from formats import Mxfp4
 from oracle import ABSENT, PREFILL_AND_GREEDY
 from weights import decoder, grouped_query
 
@@ -22,7 +23,8 @@ CASES = {
         form="published", seed=6000, **PREFILL_AND_GREEDY, config={}),
     "gpt_oss_mxfp4": dict(
         about="experts as published, in MXFP4 blocks and scales, rows 2j and 2j + 1 gate and up; the rest bfloat16",
-        form="published", mxfp4=True, seed=6300, **PREFILL_AND_GREEDY,
+        form="published", storage=lambda rng: Mxfp4(),
+        packed=lambda name: name.endswith((".gate_up_proj", ".down_proj")), seed=6300, **PREFILL_AND_GREEDY,
         config=dict(hidden_size=64, intermediate_size=32, num_local_experts=5, vocab_size=128, eos_token_id=127,
                     pad_token_id=126, quantization_config=dict(
                         quant_method="mxfp4", modules_to_not_convert=[

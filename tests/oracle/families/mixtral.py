@@ -1,4 +1,5 @@
 """Mixtral: experts w1 (gate), w3 (up), w2 (down) in every layer, weights always renormalised."""
+from formats import Awq, Gptq, linears
 from oracle import PREFILL_AND_GREEDY
 from weights import decoder, experts, grouped_query
 
@@ -26,6 +27,21 @@ CASES = {
         form="published", seed=1200, **PREFILL_AND_GREEDY,
         config=dict(sliding_window=20, hidden_size=48, intermediate_size=32, num_local_experts=6, vocab_size=128,
                     num_key_value_heads=4)),
+    "mixtral_awq": dict(
+        about="AWQ (gemm): experts and attention in groups of 32 with zero points, words of eight outputs in their "
+              "own order",
+        form="published", storage=lambda rng: Awq(), packed=linears, seed=1300, **PREFILL_AND_GREEDY,
+        config=dict(hidden_size=96, intermediate_size=64, num_local_experts=5, vocab_size=128,
+                    quantization_config=dict(bits=4, group_size=32, modules_to_not_convert=["gate"],
+                                             quant_method="awq", version="gemm", zero_point=True))),
+    "mixtral_gptq_act_order": dict(
+        about="GPTQ in its first form (zero points stored less one) with act order: the columns of each matrix belong "
+              "to groups of 32 in an order of their own",
+        form="published", storage=lambda rng: Gptq(rng, act_order=True), packed=linears, seed=1400,
+        **PREFILL_AND_GREEDY,
+        config=dict(hidden_size=80, intermediate_size=72, num_local_experts=5, vocab_size=128,
+                    quantization_config=dict(bits=4, damp_percent=0.1, desc_act=True, group_size=32,
+                                             quant_method="gptq", sym=False, true_sequential=True))),
 }
 
 

@@ -1,4 +1,5 @@
 """Qwen2-MoE: biases on q, k, v; softmax router, by default not renormalised; a shared expert behind a gate."""
+from formats import Gptq, linears
 from oracle import ABSENT, PREFILL_AND_GREEDY
 from weights import decoder, experts, glu, grouped_query
 
@@ -33,6 +34,15 @@ CASES = {
         config=dict(hidden_size=96, num_attention_heads=4, num_key_value_heads=2, num_experts=6, num_experts_per_tok=2,
                     mlp_only_layers=[], sliding_window=ABSENT, vocab_size=128, max_position_embeddings=32,
                     rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=32))),
+    "qwen2_moe_gptq_v2": dict(
+        about="GPTQ in its second form (zero points as they are), one group for all columns, in experts, shared expert "
+              "and attention",
+        form="published", storage=lambda rng: Gptq(rng, group=-1, version=2), packed=linears, seed=2300,
+        **PREFILL_AND_GREEDY,
+        config=dict(hidden_size=72, moe_intermediate_size=40, num_experts=6, vocab_size=128,
+                    num_attention_heads=6, num_key_value_heads=2,
+                    quantization_config=dict(bits=4, checkpoint_format="gptq_v2", desc_act=False, group_size=-1,
+                                             quant_method="gptq", sym=False))),
 }
 
 

@@ -1,5 +1,8 @@
 """Qwen3-MoE: norms on every head of q and k, softmax router."""
-from checkpoint import GROUP
+import torch
+
+from formats import FP8_CONFIG, Fp8, Packed, expert_linears, linears
+from oracle import PREFILL_AND_GREEDY
 from weights import decoder, experts, glu, grouped_query
 
 # The keys of a published Qwen3-MoE config, in the published order. Every case changes some of them.
@@ -12,14 +15,16 @@ PUBLISHED = dict(
     rope_scaling=None, rope_theta=1e6, router_aux_loss_coef=0.001, sliding_window=None, tie_word_embeddings=False,
     torch_dtype="bfloat16", transformers_version="4.51.0", use_cache=True, use_sliding_window=False, vocab_size=160)
 
-# What compressed-tensors writes for int4 experts with the attention, the router and the head left alone.
-QUANTIZATION = dict(
-    quant_method="compressed-tensors", format="pack-quantized", quantization_status="compressed",
-    kv_cache_scheme=None, ignore=["lm_head", "re:.*self_attn.*", "re:.*mlp\\.gate$"],
-    config_groups=dict(group_0=dict(
-        targets=["Linear"], input_activations=None, output_activations=None,
-        weights=dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=GROUP, dynamic=False,
-                     actorder=None))))
+# What compressed-tensors writes for int4.
+def packed(ignore, **how):
+    return dict(
+        quant_method="compressed-tensors", format="pack-quantized", quantization_status="compressed",
+        kv_cache_scheme=None, ignore=ignore,
+        config_groups=dict(group_0=dict(
+            targets=["Linear"], input_activations=None, output_activations=None,
+            weights=dict(dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=32, dynamic=False,
+                              actorder=None), **how))))
+
 
 CASES = {
     "untied_bf16": dict(
@@ -64,9 +69,22 @@ CASES = {
     "int4": dict(
         about="experts as compressed-tensors pack-quantized int4 (groups of 32, bfloat16 scales), the rest bfloat16, "
               "tied head; logits from code x scale in float32",
-        form="published", int4=True, seed=700, positions=48,
+        form="published", storage=lambda rng: Packed(), packed=expert_linears, seed=700, positions=48,
         config=dict(hidden_size=96, moe_intermediate_size=64, num_attention_heads=4, tie_word_embeddings=True,
-                    quantization_config=QUANTIZATION)),
+                    quantization_config=packed(["lm_head", "re:.*self_attn.*", "re:.*mlp\\.gate$"]))),
+    "int4_asymmetric": dict(
+        about="compressed-tensors with zero points, groups of 64, in the experts and in attention",
+        form="published", storage=lambda rng: Packed(group=64, symmetric=False), packed=linears, seed=800,
+        **PREFILL_AND_GREEDY,
+        config=dict(hidden_size=128, moe_intermediate_size=64, head_dim=32, num_attention_heads=4,
+                    num_key_value_heads=1, num_experts=5, vocab_size=128,
+                    quantization_config=packed(["lm_head", "re:.*mlp\\.gate$"], symmetric=False, group_size=64))),
+    "fp8_bf16_scales": dict(
+        about="fp8 in blocks of 128 x 128 with partial edge blocks (hidden 136, width 132) in the experts and in "
+              "attention, scales in bfloat16 as some Qwen releases have them",
+        form="published", storage=lambda rng: Fp8(torch.bfloat16), packed=linears, seed=900, **PREFILL_AND_GREEDY,
+        config=dict(hidden_size=136, moe_intermediate_size=132, head_dim=18, num_attention_heads=8, num_experts=4,
+                    vocab_size=128, quantization_config=FP8_CONFIG)),
 }
 
 

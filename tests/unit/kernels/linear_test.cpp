@@ -111,7 +111,7 @@ TEST_P(Linear, FollowsTheOrderOfCanon) {
       float a = 0.0f;
       const std::uint32_t end = std::min(cols, b + 512);
       for (std::uint32_t g = b; g < end; g += 32) {
-        const float scale = coded ? scale_of(m, r, g) : 1.0f;
+        const float scale = coded ? factor_of(m, r, g) : 1.0f;
         float t = 0.0f;
         for (std::uint32_t k = g; k < std::min(end, g + 32); ++k) {
           const auto weight = static_cast<float>(m.at(r, k) / static_cast<double>(scale));
@@ -156,7 +156,12 @@ INSTANTIATE_TEST_SUITE_P(Formats, Linear,
                          ::testing::Values(Shape{WeightFormat::kF32, 0}, Shape{WeightFormat::kBf16, 0},
                                            Shape{WeightFormat::kF16, 0}, Shape{WeightFormat::kInt4, 32},
                                            Shape{WeightFormat::kInt4, 64}, Shape{WeightFormat::kInt4, 128},
-                                           Shape{WeightFormat::kMxfp4, 32}),
+                                           Shape{WeightFormat::kMxfp4, 32},
+                                           Shape{WeightFormat::kInt4Zero, 32},
+                                           Shape{WeightFormat::kInt4Zero, 128},
+                                           Shape{WeightFormat::kInt4Zero, 1120},
+                                           Shape{WeightFormat::kInt8, 32}, Shape{WeightFormat::kFp8, 128},
+                                           Shape{WeightFormat::kFp8, 32}),
                          name);
 
 }  // namespace

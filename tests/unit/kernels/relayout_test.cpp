@@ -28,7 +28,7 @@ TEST(Relayout, PlacesEachColumnWhereTheLayoutSays) {
   }
   std::vector<std::uint8_t> out(codes_bytes(WeightFormat::kBf16, 17, 3), 0xee);
   ASSERT_EQ(out.size(), 2u * 2 * 16 * 4);
-  tile_plain(WeightFormat::kBf16, 17, 3, in.data(), out.data());
+  tile_codes(WeightFormat::kBf16, 17, 3, in.data(), out.data());
   const auto half = [&](std::size_t tile, std::size_t dword, std::size_t row, std::size_t which) {
     std::uint16_t h = 0;
     std::memcpy(&h, out.data() + ((tile * 2 + dword) * 16 + row) * 4 + which * 2, 2);
@@ -42,15 +42,18 @@ TEST(Relayout, PlacesEachColumnWhereTheLayoutSays) {
   EXPECT_EQ(half(1, 0, 1, 0), 0);  // padding row
 }
 
-TEST(Relayout, Int4AndItsScalesComeBackByRows) {
+TEST(Relayout, CodesAndScalesComeBackByRows) {
   Random random(12);
-  for (const std::uint32_t group : {32u, 64u, 128u}) {
-    for (const std::uint32_t cols : {5u, 32u, 100u, 256u}) {
-      const Matrix m = int4_matrix(random, 21, cols, group);
-      for (std::uint32_t r = 0; r < 21; ++r) {
-        std::vector<float> y(cols);
-        gather_row(m.view, r, y.data());
-        for (std::uint32_t c = 0; c < cols; ++c) EXPECT_EQ(static_cast<double>(y[c]), m.at(r, c));
+  for (const FormatTraits& f : kFormats) {
+    if (!is_coded(f.format)) continue;
+    for (const std::uint32_t group : {32u, 64u, 128u}) {
+      for (const std::uint32_t cols : {5u, 32u, 100u, 256u}) {
+        const Matrix m = coded_matrix(random, f.format, 21, cols, group);
+        for (std::uint32_t r = 0; r < 21; ++r) {
+          std::vector<float> y(cols);
+          gather_row(m.view, r, y.data());
+          for (std::uint32_t c = 0; c < cols; ++c) EXPECT_EQ(y[c], static_cast<float>(m.at(r, c))) << f.name;
+        }
       }
     }
   }
@@ -59,7 +62,7 @@ TEST(Relayout, Int4AndItsScalesComeBackByRows) {
 TEST(Relayout, Int4PaddingIsZeroInRowsAndColumns) {
   const std::vector<std::uint32_t> packed(2, 0x12345678u);  // [1, 11]: the second word holds 3 columns
   std::vector<std::uint8_t> out(codes_bytes(WeightFormat::kInt4, 1, 11), 0xee);
-  tile_nibbles(WeightFormat::kInt4, 1, 11, packed.data(), out.data());
+  tile_codes(WeightFormat::kInt4, 1, 11, packed.data(), out.data());
   std::uint32_t words[32];
   ASSERT_EQ(out.size(), sizeof(words));
   std::memcpy(words, out.data(), sizeof(words));

@@ -84,41 +84,76 @@ inline Matrix plain_matrix(Random& random, WeightFormat f, std::uint32_t rows, s
       m.dense[i] = static_cast<double>(f16_to_float(halves[i]));
     }
   }
-  tile_plain(f, rows, cols, f == WeightFormat::kF32 ? static_cast<const void*>(values.data()) : halves.data(),
+  tile_codes(f, rows, cols, f == WeightFormat::kF32 ? static_cast<const void*>(values.data()) : halves.data(),
              m.codes.data());
   m.view = {.format = f, .rows = rows, .cols = cols, .group = 0, .codes = m.codes.data(), .scales = nullptr};
   return m;
 }
 
+/// E4M3 from its definition: bias 7, subnormals below 2^-6.
+inline double e4m3(std::uint8_t code) {
+  const int exponent = code >> 3 & 15, fraction = code & 7;
+  const double magnitude = exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+/// Random codes and scales, decoded here from the formats' definitions.
 inline Matrix coded_matrix(Random& random, WeightFormat f, std::uint32_t rows, std::uint32_t cols,
                            std::uint32_t group) {
-  const std::uint32_t dwords = dwords_of(f, cols);
-  const std::uint32_t groups = (cols + group - 1) / group;
-  const bool int4 = f == WeightFormat::kInt4;
-  std::vector<std::uint32_t> packed(std::size_t{rows} * dwords);
-  for (auto& word : packed) word = static_cast<std::uint32_t>(random());
-  std::vector<std::uint16_t> halves(std::size_t{rows} * groups);
-  std::vector<std::uint8_t> powers(halves.size());
-  for (std::size_t i = 0; i < halves.size(); ++i) {
-    halves[i] = to_bf16(numbers(random, 1)[0]);
-    powers[i] = static_cast<std::uint8_t>(110 + random() % 30);
+  const bool nibbles = columns_per_dword(f) == 8;
+  const std::uint32_t groups = groups_of(cols, group), dwords = dwords_of(f, cols);
+  std::vector<std::uint8_t> codes(std::size_t{rows} * (nibbles ? dwords * 4 : cols));
+  for (auto& code : codes) {
+    code = static_cast<std::uint8_t>(random());
+    if (f == WeightFormat::kFp8 && (code & 0x7f) == 0x7f) code ^= 1;
+  }
+  const std::uint32_t with_scales = scale_rows(f, rows);
+  const std::size_t n = std::size_t{with_scales} * groups;
+  std::vector<std::uint8_t> stored(n * traits_of(f).scale_bytes);
+  std::vector<double> scales(n), zeros(n, f == WeightFormat::kInt4 ? 8.0 : 0.0);
+  for (std::size_t i = 0; i < n; ++i) {
+    const float drawn = numbers(random, 1)[0];
+    const std::uint16_t half = to_bf16(drawn);
+    const auto power = static_cast<std::uint8_t>(110 + random() % 30);
+    const auto zero = static_cast<std::uint32_t>(random() % 17);
+    scales[i] = static_cast<double>(bf16_to_float(half));
+    switch (f) {
+      case WeightFormat::kMxfp4:
+        stored[i] = power;
+        scales[i] = std::exp2(power - 127.0);
+        break;
+      case WeightFormat::kInt4Zero: {
+        const std::uint32_t dword = (std::bit_cast<std::uint32_t>(drawn) & ~8191u) | zero;  // as from an f16
+        std::memcpy(stored.data() + 4 * i, &dword, 4);
+        scales[i] = static_cast<double>(std::bit_cast<float>(dword - zero));
+        zeros[i] = zero;
+        break;
+      }
+      case WeightFormat::kFp8:
+        std::memcpy(stored.data() + 4 * i, &drawn, 4);
+        scales[i] = static_cast<double>(drawn);
+        break;
+      default:
+        std::memcpy(stored.data() + 2 * i, &half, 2);
+    }
   }
   Matrix m;
   m.codes.resize(codes_bytes(f, rows, cols));
   m.scales.resize(scales_bytes(f, rows, cols, group));
-  tile_nibbles(f, rows, cols, packed.data(), m.codes.data());
-  tile_scales(f, rows, groups, int4 ? static_cast<const void*>(halves.data()) : powers.data(),
-              m.scales.data());
+  tile_codes(f, rows, cols, codes.data(), m.codes.data());
+  tile_scales(f, rows, groups, stored.data(), m.scales.data());
   m.dense.resize(std::size_t{rows} * cols);
   for (std::uint32_t r = 0; r < rows; ++r) {
     for (std::uint32_t c = 0; c < cols; ++c) {
-      const std::uint32_t nibble = (packed[std::size_t{r} * dwords + c / 8] >> (4 * (c % 8))) & 15u;
-      const std::size_t at = std::size_t{r} * groups + c / group;
-      const double code =
-          int4 ? static_cast<double>(nibble) - 8.0 : static_cast<double>(e2m1_to_float(nibble));
-      const double scale =
-          int4 ? static_cast<double>(bf16_to_float(halves[at])) : std::exp2(powers[at] - 127.0);
-      m.dense[std::size_t{r} * cols + c] = code * scale;
+      const std::size_t at = std::size_t{with_scales == rows ? r : r / 16} * groups + c / group;
+      const std::uint8_t byte =
+          codes[nibbles ? std::size_t{r} * dwords * 4 + c / 2 : std::size_t{r} * cols + c];
+      const std::uint32_t nibble = c % 2 == 0 ? byte & 15u : byte >> 4;
+      double code = nibble;
+      if (f == WeightFormat::kMxfp4) code = static_cast<double>(e2m1_to_float(nibble));
+      if (f == WeightFormat::kInt8) code = static_cast<std::int8_t>(byte);
+      if (f == WeightFormat::kFp8) code = e4m3(byte);
+      m.dense[std::size_t{r} * cols + c] = (code - zeros[at]) * scales[at];
     }
   }
   m.view = {.format = f,
@@ -134,9 +169,9 @@ inline Matrix int4_matrix(Random& random, std::uint32_t rows, std::uint32_t cols
   return coded_matrix(random, WeightFormat::kInt4, rows, cols, group);
 }
 
-/// Scale of `row` (below 16) for a column.
-inline float scale_of(const Matrix& m, std::uint32_t row, std::uint32_t col) {
-  return scale_to_float(m.view.format, m.scales.data(), std::size_t{col / m.view.group} * kTileRows + row);
+/// Scale of `row` for a column.
+inline float factor_of(const Matrix& m, std::uint32_t row, std::uint32_t col) {
+  return scale_of(m.view, row, col).factor;
 }
 
 }  // namespace wisp::kernels::test

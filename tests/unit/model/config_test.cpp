@@ -138,8 +138,7 @@ constexpr const char* kWeights = "/quantization_config/config_groups/group_0/wei
 std::string weights(const char* key) {
   return std::string(kWeights) + key;
 }
-const std::string kBits = weights("num_bits"), kSymmetric = weights("symmetric"),
-                  kGroup = weights("group_size"), kOrder = weights("actorder"),
+const std::string kBits = weights("num_bits"), kGroup = weights("group_size"), kOrder = weights("actorder"),
                   kStrategy = weights("strategy"), kType = weights("type");
 
 INSTANTIATE_TEST_SUITE_P(
@@ -159,10 +158,9 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"YarnFactor", "/rope_scaling", {{"rope_type", "yarn"}, {"factor", -2.0}}, {"factor is -2.0"}},
         Bad{"Theta", "/rope_theta", 0, {"rope_theta is 0"}},
         Bad{"Partial", "/partial_rotary_factor", 0.2, {"partial_rotary_factor rotates 3 of 16"}},
-        Bad{"Method", "/quantization_config/quant_method", "gptq", {"quant_method gptq"}},
+        Bad{"Method", "/quantization_config/quant_method", "quip", {"quant_method quip"}},
         Bad{"Format", "/quantization_config/format", "float-quantized", {"float-quantized"}},
         Bad{"Bits", kBits.c_str(), 8, {"int8 symmetric"}},
-        Bad{"Asymmetric", kSymmetric.c_str(), false, {"asymmetric"}},
         Bad{"GroupSize", kGroup.c_str(), 16, {"group_size 16"}},
         Bad{"Order", kOrder.c_str(), "group", {"actorder group"}},
         Bad{"Strategy", kStrategy.c_str(), "channel", {"strategy channel"}},

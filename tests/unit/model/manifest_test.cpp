@@ -16,7 +16,8 @@ using kernels::WeightFormat;
 using test::expect_error;
 
 TEST(Layout, PocketDictionary) {
-  const ExpertShape e = lay_out_expert(256, 128, WeightFormat::kInt4, WeightFormat::kInt4, 32, false);
+  const ExpertShape e =
+      lay_out_expert(256, 128, {WeightFormat::kInt4, WeightFormat::kInt4, 32, 32, false, false});
   EXPECT_EQ(e.gate.codes_offset, 0u);
   EXPECT_EQ(e.gate.scales_offset, 16384u);
   EXPECT_EQ(e.up.codes_offset, 18432u);
@@ -30,7 +31,8 @@ TEST(Layout, PocketDictionary) {
 TEST(Layout, PlanesAreAlignedWhateverTheShape) {
   for (const std::uint32_t width : {1u, 17u, 32u, 96u}) {
     for (const auto f : {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kInt4}) {
-      const ExpertShape e = lay_out_expert(96, width, f, f, f == WeightFormat::kInt4 ? 32 : 0, false);
+      const std::uint32_t group = f == WeightFormat::kInt4 ? 32 : 0;
+      const ExpertShape e = lay_out_expert(96, width, {f, f, group, group, false, false});
       for (const auto* m : {&e.gate, &e.up, &e.down}) {
         EXPECT_EQ(m->codes_offset % 64, 0u);
         EXPECT_EQ(m->scales_offset % 64, 0u);
@@ -82,7 +84,7 @@ TEST_F(ManifestTest, TextSurvivesTheRoundTrip) {
 }
 
 TEST_F(ManifestTest, LiesAreRefusedByName) {
-  expect_refused("/layout_version", 2, {"layout_version 2", "wisp convert"});
+  expect_refused("/layout_version", 1, {"layout_version 1", "wisp convert"});
   expect_refused("/model_hash", "0123456789abcdef", {"model_hash"});
   expect_refused("/model_hash", "0x", {"model_hash", "16 hex digits"});
   expect_refused("/profile", "sloppy", {"profile sloppy"});
@@ -92,7 +94,7 @@ TEST_F(ManifestTest, LiesAreRefusedByName) {
   expect_refused("/spec/attention/rope/width", 18, {"rope width"});
   expect_refused("/spec/router/top_k", 5, {"top_k is 5"});
   expect_refused("/spec/router/kind", "sigmoid", {"kind sigmoid"});
-  expect_refused("/spec/expert/group", 48, {"group"});
+  expect_refused("/spec/expert/gate_up/group", 48, {"group"});
   expect_refused("/spec/expert/stride", 8192, {"stride"});
   expect_refused("/spec/expert/down/format", "int3", {"format int3"});
   expect_refused("/spec/layers/0", "dense", {"layers"});
@@ -108,7 +110,7 @@ TEST_F(ManifestTest, LiesAreRefusedByName) {
   expect_refused("/dense/tensors/embed/offset", 32, {"embed", "offset"});
   expect_refused("/dense/tensors/embed/offset", 18446744073709551552u, {"embed", "leaves the data section"});
   expect_refused("/dense/tensors/norm/offset", 0, {"overlap"});
-  expect_refused("/dense/tensors/embed/format", "int4", {"embed", "format", "coded"});
+  expect_refused("/dense/tensors/embed/format", "int4", {"embed", "group", "does not go with the format"});
   expect_refused("/dense/tensors/more", {{"rows", 1}}, {"tensors that the model lacks"});
   expect_refused("/experts/0", nullptr, {"layer 0"});
   expect_refused("/experts/0/file", "/etc/passwd", {"not a file name"});

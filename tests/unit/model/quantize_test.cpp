@@ -89,9 +89,9 @@ std::string checkpoint(const test::TempFolder& temp, const std::string& name) {
 TEST(Quantize, PlainExpertsBecomeInt4AndSayWhatItCost) {
   test::TempFolder temp;
   const std::string source = checkpoint(temp, "untied_bf16");
-  const auto estimated = estimate(source, true);
+  const auto estimated = estimate(source, {kernels::WeightFormat::kInt4, {}});
   ASSERT_TRUE(estimated.ok()) << estimated.error().text;
-  const auto report = convert({source, temp.path("out"), false, {}, true}, {});
+  const auto report = convert({source, temp.path("out"), false, {}, {kernels::WeightFormat::kInt4, {}}}, {});
   ASSERT_TRUE(report.ok()) << report.error().text;
   EXPECT_EQ(report->bytes, estimated->bytes);
   EXPECT_NE(report->notes.back().find("rounding to int4"), std::string::npos);
@@ -103,9 +103,11 @@ TEST(Quantize, PlainExpertsBecomeInt4AndSayWhatItCost) {
 
 TEST(Quantize, CodedExpertsAreRefused) {
   test::TempFolder temp;
-  const auto refused = convert({checkpoint(temp, "gpt_oss_mxfp4"), temp.path("out"), false, {}, true}, {});
+  const auto refused = convert(
+      {checkpoint(temp, "gpt_oss_mxfp4"), temp.path("out"), false, {}, {kernels::WeightFormat::kInt4, {}}},
+      {});
   ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.error().text.find("--experts int4 is for plain ones"), std::string::npos)
+  EXPECT_NE(refused.error().text.find("--experts int4 is for wider ones"), std::string::npos)
       << refused.error().text;
 }
 

@@ -104,7 +104,7 @@ TEST(Synth, ShapesAndRefusals) {
   expect_error(synth(o, {}), {"fp8"});
   o = small(temp.path("x"));
   o.group = 48;
-  expect_error(synth(o, {}), {"32, 64 or 128"});
+  expect_error(synth(o, {}), {"group of the expert"});
   o = small(temp.path("x"));
   o.top_k = 7;
   expect_error(synth(o, {}), {"top_k is 7"});

@@ -77,9 +77,15 @@ void layer_norm(float* x, const float* weight, const float* bias, float eps, std
 /// gate[i] = (u + 1) g sigmoid(alpha g) with g = min(gate[i], limit), u = up[i] clamped to +-limit.
 void clamped_glu(float* gate, const float* up, std::size_t n, float limit, float alpha);
 
-/// Reads row r of a matrix in tile layout into y [cols] as f32, exactly (not for int4). Used by the
-/// embedding.
+/// Reads row r of a matrix in tile layout into y [cols]: plain numbers exactly, coded ones as fl(c d), which
+/// rounds for kFp8 alone. Used by the embedding.
 void gather_row(const WeightView& w, std::uint32_t row, float* y);
+
+/// y [cols] = the inputs x [cols] in the order in which the columns of a matrix lie. A damaged order gives
+/// wrong numbers, as damaged weights do, and reads nothing else.
+inline void in_order(const std::uint32_t* order, std::uint32_t cols, const float* x, float* y) {
+  for (std::uint32_t k = 0; k < cols; ++k) y[k] = x[order[k] < cols ? order[k] : 0];
+}
 
 inline constexpr std::uint32_t kMaxRouteGroups = 256;
 

@@ -49,17 +49,80 @@ inline float e8m0_to_float(std::uint8_t s) {
   return std::bit_cast<float>(s == 0 ? 0x00400000u : std::uint32_t{s} << 23);
 }
 
-/// Scale `at` of a plane of a coded format.
-inline float scale_to_float(WeightFormat f, const std::uint8_t* scales, std::size_t at) {
-  if (f == WeightFormat::kMxfp4) return e8m0_to_float(scales[at]);
-  std::uint16_t half;
-  std::memcpy(&half, scales + 2 * at, 2);
-  return bf16_to_float(half);
+/// E4M3: sign, four bits of exponent, three of fraction; in [-448, 448]. No infinity; the two codes 0x7f and
+/// 0xff mean NaN, and no converted weight has them.
+inline float e4m3_to_float(std::uint8_t code) {
+  const std::uint32_t sign = (std::uint32_t{code} & 0x80u) << 24;
+  const std::uint32_t magnitude = (std::uint32_t{code} & 0x7fu) << 20;
+  return std::bit_cast<float>(sign | magnitude) * 0x1p120f;
 }
 
-/// Value of an int4 code before its scale: c - 8, in [-8, 7].
-inline float int4_to_float(std::uint32_t nibble) {
-  return static_cast<float>(static_cast<int>(nibble) - 8);
+/// What the codes of a group are multiplied by, after `zero` was taken from them.
+struct Scale {
+  float factor = 1.0f;
+  float zero = 0.0f;
+};
+inline constexpr std::uint32_t kZeroPointBits = 31;  ///< of a dword of kInt4Zero
+
+/// The scale at `p` of a coded format.
+inline Scale scale_at(WeightFormat f, const std::uint8_t* p) {
+  std::uint32_t dword = 0;
+  std::uint16_t half = 0;
+  switch (f) {
+    case WeightFormat::kMxfp4:
+      return {e8m0_to_float(*p), 0.0f};
+    case WeightFormat::kInt4:
+    case WeightFormat::kInt8:
+      std::memcpy(&half, p, 2);
+      return {bf16_to_float(half), f == WeightFormat::kInt4 ? 8.0f : 0.0f};
+    case WeightFormat::kInt4Zero:
+      std::memcpy(&dword, p, 4);
+      return {std::bit_cast<float>(dword & ~kZeroPointBits), static_cast<float>(dword & kZeroPointBits)};
+    case WeightFormat::kFp8:
+      std::memcpy(&dword, p, 4);
+      return {std::bit_cast<float>(dword), 0.0f};
+    case WeightFormat::kF32:
+    case WeightFormat::kBf16:
+    case WeightFormat::kF16:
+      break;
+  }
+  return {};
+}
+/// The scale of element (row, col).
+inline Scale scale_of(const WeightView& w, std::uint32_t row, std::uint32_t col) {
+  const FormatTraits& t = traits_of(w.format);
+  const std::size_t group = std::size_t{row / kTileRows} * groups_of(w.cols, w.group) + col / w.group;
+  return scale_at(w.format, w.scales + (group * t.scale_rows + row % t.scale_rows) * t.scale_bytes);
+}
+
+/// Number `col` of a row, in the bits of its dword, before scale and zero point.
+inline float code_to_float(WeightFormat f, std::uint32_t bits, std::uint32_t col) {
+  switch (f) {
+    case WeightFormat::kF32:
+      return std::bit_cast<float>(bits);
+    case WeightFormat::kBf16:
+      return bf16_to_float(static_cast<std::uint16_t>(bits >> (16 * (col % 2))));
+    case WeightFormat::kF16:
+      return f16_to_float(static_cast<std::uint16_t>(bits >> (16 * (col % 2))));
+    case WeightFormat::kInt4:
+    case WeightFormat::kInt4Zero:
+      return static_cast<float>((bits >> (4 * (col % 8))) & 15u);
+    case WeightFormat::kMxfp4:
+      return e2m1_to_float((bits >> (4 * (col % 8))) & 15u);
+    case WeightFormat::kInt8:
+      return static_cast<float>(static_cast<std::int8_t>(bits >> (8 * (col % 4))));
+    case WeightFormat::kFp8:
+      return e4m3_to_float(static_cast<std::uint8_t>(bits >> (8 * (col % 4))));
+  }
+  return 0.0f;
+}
+/// Element (row, col) before its scale, as a dword's bits: the first column of a dword is in the low ones.
+inline std::uint32_t dword_at(const WeightView& w, std::uint32_t row, std::uint32_t col) {
+  const std::size_t dword =
+      std::size_t{row / kTileRows} * dwords_of(w.format, w.cols) + col / columns_per_dword(w.format);
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, w.codes + (dword * kTileRows + row % kTileRows) * 4, 4);
+  return bits;
 }
 
 }  // namespace wisp::kernels
