@@ -125,7 +125,7 @@ TEST_P(StoredForm, LacksNoPart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, StoredForm, testing::ValuesIn(form_names()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& form) { return form.param; });
 
 TEST(StoredForms, DamageIsNamed) {
   test::TempFolder temp;
@@ -172,7 +172,7 @@ TEST(Rounding, NumbersThatAFormatHoldsStay) {
     for (std::uint32_t bits = 0; bits < 65536; ++bits) {
       const auto half = static_cast<std::uint16_t>(bits);
       if ((half & exponent) == exponent) continue;
-      std::uint8_t raw[2], out[2];
+      std::uint8_t raw[4] = {}, out[4] = {};
       std::memcpy(raw, &half, 2);
       const float value = kernels::plain_to_float(f, raw);
       encode_rows(f, &value, 1, 1, out, {}, cost);
@@ -184,7 +184,7 @@ TEST(Rounding, NumbersThatAFormatHoldsStay) {
 
 TEST(Rounding, ToTheNearestWithTiesToEven) {
   const auto to = [](WeightFormat f, float x) {
-    std::uint8_t out[2];
+    std::uint8_t out[4] = {};
     RoundingError cost;
     encode_rows(f, &x, 1, 1, out, {}, cost);
     return kernels::plain_to_float(f, out);
