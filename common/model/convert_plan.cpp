@@ -1,4 +1,5 @@
 #include "model/convert_plan.hpp"
+
 #include <xxhash.h>
 
 #include <filesystem>
