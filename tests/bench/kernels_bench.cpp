@@ -52,8 +52,10 @@ void read_roof(benchmark::State& state) {
 
 /// Weights [rows, 2048] that fill the buffer; state.range(0) tokens.
 void linear(benchmark::State& state, WeightFormat format) {
-  WeightView w{
-      .format = format, .rows = 0, .cols = kCols, .group = format == WeightFormat::kInt4 ? 128u : 0u};
+  WeightView w;
+  w.format = format;
+  w.cols = kCols;
+  if (is_coded(format)) w.group = format == WeightFormat::kMxfp4 || format == WeightFormat::kInt8 ? 32 : 128;
   w.rows = static_cast<std::uint32_t>(kBytes / codes_bytes(format, kTileRows, kCols)) * kTileRows;
   w.codes = buffer().data();
   const std::vector<std::uint8_t> scales(scales_bytes(format, w.rows, w.cols, w.group), 0x3f);
@@ -78,6 +80,18 @@ BENCHMARK(read_roof)->Arg(1)->Arg(4)->Arg(8)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(linear, bf16, WeightFormat::kBf16)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(linear, f16, WeightFormat::kF16)->Arg(1)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(linear, f32, WeightFormat::kF32)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, int8, WeightFormat::kInt8)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, fp8, WeightFormat::kFp8)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, mxfp4, WeightFormat::kMxfp4)
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, int4_zero, WeightFormat::kInt4Zero)
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(linear, int4, WeightFormat::kInt4)
     ->Arg(1)
     ->Arg(2)

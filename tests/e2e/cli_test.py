@@ -135,6 +135,19 @@ class Inspect(unittest.TestCase):
         self.assertIn("an indexer in 3 layers picks 20 positions", text)
 
     def test_says_why_not(self):
+        fp8 = json.loads(wisp("inspect", model("oracle/deepseek_v3_fp8"), "--json").stdout)
+        self.assertEqual((fp8["expert_format"], fp8["refusal"]), ("fp8 in groups of 128", ""))
+        self.assertEqual(set(fp8["dense_formats"]), {"fp8", "bf16", "f32"})
+        refused = temp("refused")
+        shutil.copytree(os.path.join(DATA, "pocket-dictionary"), refused)
+        with open(os.path.join(refused, "config.json")) as f:
+            config = json.load(f)
+        config["num_hidden_layers"] += 1
+        with open(os.path.join(refused, "config.json"), "w") as f:
+            json.dump(config, f)
+        p = wisp("inspect", refused, check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertRegex(p.stdout, r"a position of KV +\d+ bytes in f32, \d+ in bf16\n +cannot be converted: .*layers.8")
         p = wisp("inspect", os.path.join(DATA), check=False)
         self.assertEqual(p.returncode, 1)
         self.assertIn("neither a Hugging Face checkpoint", p.stderr)
