@@ -241,6 +241,32 @@ TEST_F(ConvertTest, ShardsGiveTheSameWeights) {
   EXPECT_EQ(load_ok(temp_.path("shards out")).model_hash, hash);
 }
 
+TEST_F(ConvertTest, NamesUnderAWrapperOrWithoutAPrefixGiveTheSameWeights) {
+  TinyCheckpoint tiny;
+  tiny.write(temp_.path("plain"));
+  convert_ok(temp_.path("plain"), temp_.path("plain out"));
+  const auto hash = load_ok(temp_.path("plain out")).model_hash;
+  const std::map<std::string, std::string> kinds{
+      {"bare", ""}, {"wrapped", "language_model.model."}, {"inner", "model.language_model."}};
+  for (const auto& [kind, prefix] : kinds) {
+    TinyCheckpoint other;
+    other.tensors.clear();
+    for (const auto& [name, t] : tiny.tensors) {
+      const bool inner = name.starts_with("model.");
+      const std::string head = kind == "wrapped" ? "language_model." : "";
+      other.tensors[inner ? prefix + name.substr(6) : head + name] = t;
+    }
+    other.write(temp_.path(kind));
+    convert_ok(temp_.path(kind), temp_.path(kind + " out"));
+    EXPECT_EQ(load_ok(temp_.path(kind + " out")).model_hash, hash) << kind;
+  }
+  // Two names for one place.
+  tiny.tensors["norm.weight"] = tiny.at("model.norm.weight");
+  tiny.write(temp_.path("twice"));
+  expect_error(convert({temp_.path("twice"), temp_.path("no"), false, {}}, {}),
+               {"norm.weight", "stored twice, also as"});
+}
+
 TEST_F(ConvertTest, FusedExpertsGiveTheSameWeightsAsSplitOnes) {
   TinyCheckpoint fused(TinyCheckpoint::Experts::kFused);
   fused.write(temp_.path("fused"));
