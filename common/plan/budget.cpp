@@ -180,7 +180,8 @@ std::string describe(const RunPlan& p) {
       {p.slab_bytes(), "experts: " + std::to_string(p.slots) + " slots for " +
                            std::to_string(p.expert_extents) + " experts of " + format_size(p.stride)},
       {p.dense_bytes, "weights beside the experts"},
-      {p.kv_bytes(), "KV cache: " + std::to_string(p.ctx) + " tokens (--ctx)"},
+      {p.kv_bytes(), "KV cache: " + std::to_string(p.ctx) + " tokens (--ctx) in " +
+                         std::string(name_of(p.kv_format)) + " (--kv)"},
       {p.scratch_bytes, "working memory: prompt in chunks of " + std::to_string(p.prompt_chunk) +
                             " (--prompt-chunk), " + std::to_string(p.threads) + " threads"},
       {p.process_bytes, "private memory of the processes"},

@@ -6,6 +6,7 @@
 #include "base/result.hpp"
 #include "model/manifest.hpp"
 #include "shm/desk.hpp"
+#include "wisp/kernels/kv_format.hpp"
 
 namespace wisp::plan {
 
@@ -15,6 +16,7 @@ struct RunOptions {
   std::uint64_t ram = 0;          ///< bytes for everything
   std::uint64_t experts_ram = 0;  ///< bytes for the slab alone
   std::string profile;            ///< "exact", "fast", "" = the manifest's
+  std::string kv = "f32";         ///< "f32", "bf16": how KV rows are kept
   std::uint32_t threads = 0;
   std::uint32_t ctx = 0;  ///< tokens of the KV pool and of the longest sequence
   std::uint32_t parallel = 4;
@@ -47,12 +49,13 @@ struct RunPlan {
   std::uint32_t ctx = 0;
   std::uint32_t kv_pages = 0;
   std::uint64_t kv_page_bytes = 0;
+  kernels::KvFormat kv_format = kernels::KvFormat::kF32;
   std::uint32_t records = 0;
   std::uint32_t parallel = 0;
   std::uint32_t prompt_chunk = 0;
   std::uint32_t threads = 0;
   std::string profile;
-  std::uint64_t profile_hash = 0;  ///< numerics profile, canonical order and weights
+  std::uint64_t profile_hash = 0;  ///< numerics profile, KV format, canonical order and weights
 
   // the budget, term by term (bytes)
   std::uint64_t ram_budget = 0;

@@ -36,7 +36,8 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
-  const std::uint64_t page = manifest.spec.kv_width_of_all() * kernels::kPageTokens * sizeof(float);
+  const std::uint64_t page =
+      manifest.spec.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(ctx.plan().kv_format);
   if (ctx.plan().kv_page_bytes != page || ctx.plan().dense_bytes != manifest.dense_bytes ||
       (manifest.spec.expert_count() != 0 && ctx.plan().stride != manifest.spec.expert.stride))
     return invalid("model " + manifest.name + " is not the one this run was planned for; it changed on disk");
@@ -56,7 +57,8 @@ void ComputeStage::make_ready() {
   if (!weights.ok()) ctx_.give_up(weights.error());
   weights_ = std::move(weights).value();
   shm::Kv* kv = ctx_.at().kv;
-  const KvPages pages{reinterpret_cast<std::byte*>(kv) + kv->pages_offset, kv->page_bytes};
+  const KvPages pages{reinterpret_cast<std::byte*>(kv) + kv->pages_offset, kv->page_bytes,
+                      ctx_.plan().kv_format};
   const kernels::Kernels& table = kernels::best_kernels();
   forward_ = std::make_unique<Forward>(manifest_.spec, weights_, pages, table, pool_,
                                        ctx_.plan().prompt_chunk + ctx_.plan().parallel, ctx_.plan().ctx);

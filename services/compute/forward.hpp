@@ -19,6 +19,12 @@ namespace wisp::compute {
 struct KvPages {
   std::byte* base = nullptr;
   std::uint64_t page_bytes = 0;
+  kernels::KvFormat format = kernels::KvFormat::kF32;
+
+  /// Where number `at` of page `page` lies.
+  std::byte* number(std::uint32_t page, std::uint64_t at) const {
+    return base + page * page_bytes + at * kernels::kv_bytes(format);
+  }
 };
 
 /// Rows [start, start + ids.size()) of one sequence, and what became of them.
@@ -72,7 +78,8 @@ class Forward {
   void latent_attention(std::uint32_t layer, std::span<const Sequence> sequences);
   void write_latents(std::uint32_t layer, std::span<const Sequence> sequences);
   void attend_latents(std::uint32_t layer, std::span<const Sequence> sequences);
-  float* latent_page(std::uint32_t page, std::uint32_t layer) const;
+  std::byte* latent_page(std::uint32_t page, std::uint32_t layer) const;
+  std::byte* index_page(std::uint32_t page, std::uint32_t layer) const;
   /// Chooses what each row sees in this layer and in those that use its choice.
   void choose_positions(std::uint32_t layer, std::span<const Sequence> sequences);
   void choose_for_row(std::size_t r, std::uint32_t layer, const Sequence& s);
@@ -99,8 +106,8 @@ class Forward {
   void norm_rows(const std::vector<float>& weight);
   /// y [rows, w.rows] = x [rows, w.cols] W^T + b, shared among the threads by tiles.
   void linear(const Linear& l, const float* x, float* y, std::uint32_t rows);
-  float* key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
-  float* value_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
+  std::byte* key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
+  std::byte* value_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
 
   const model::ModelSpec& spec_;
   const Weights& weights_;

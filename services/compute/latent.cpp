@@ -16,9 +16,8 @@ constexpr std::uint32_t kHeadGroups = 4;
 constexpr std::uint32_t kBlockPages = kernels::kBlockColumns / kernels::kPageTokens;
 }  // namespace
 
-float* Forward::latent_page(std::uint32_t page, std::uint32_t layer) const {
-  auto* base = reinterpret_cast<float*>(kv_.base + page * kv_.page_bytes);
-  return base + layer_at_[layer] * kernels::kPageTokens;
+std::byte* Forward::latent_page(std::uint32_t page, std::uint32_t layer) const {
+  return kv_.number(page, layer_at_[layer] * kernels::kPageTokens);
 }
 
 void Forward::linear_per_head(const kernels::WeightView& w, std::uint32_t rows_per_head, const float* x,
@@ -74,12 +73,13 @@ void Forward::write_latents(std::uint32_t layer, std::span<const Sequence> seque
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     const Row row = rows_[r];
     const std::uint32_t page = sequences[row.sequence].pages[row.position / kernels::kPageTokens];
-    float* to = latent_page(page, layer) + row.position % kernels::kPageTokens;
+    const std::size_t size = kernels::kv_bytes(kv_.format), half = width / 2;
+    std::byte* to = latent_page(page, layer) + row.position % kernels::kPageTokens * size;
     const float* from = k_rows_.data() + r * width;
-    for (std::uint32_t d = 0; d < width; ++d) {
-      if (d == width / 2) service::crash_point(service::CrashPoint::kKvRowHalf);
-      to[std::size_t{d} * kernels::kPageTokens] = from[d];
-    }
+    kernels::store_kv(kv_.format, to, kernels::kPageTokens, from, half);
+    service::crash_point(service::CrashPoint::kKvRowHalf);
+    kernels::store_kv(kv_.format, to + half * kernels::kPageTokens * size, kernels::kPageTokens, from + half,
+                      width - half);
   }
 }
 
@@ -93,7 +93,7 @@ void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequ
   for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * a.heads * (width + rank);
   pool_.run(static_cast<std::uint32_t>(rows_.size()) * groups, cost, [&](std::uint32_t item) {
     thread_local std::vector<float> scores, query, block, part;
-    thread_local std::vector<const float*> keys, values;
+    thread_local std::vector<const std::byte*> keys, values;
     thread_local std::vector<std::uint32_t> unseen;
     const std::size_t r = item / groups;
     const std::uint32_t first = item % groups * per_group, last = std::min(a.heads, first + per_group);
@@ -113,7 +113,7 @@ void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequ
       std::copy_n(folded_.data() + (r * a.heads + h) * a.key_up_rows(), rank, query.data());
       std::copy_n(q_.data() + (r * a.heads + h) * a.head_dim + a.latent.nope, rotated, query.data() + rank);
       float* own = scores.data() + (h - first) * stride;
-      k_.attention_scores(query.data(), keys.data(), count, width, scale, own);
+      k_.attention_scores(query.data(), kv_.format, keys.data(), count, width, scale, own);
       for (const std::uint32_t p : unseen) own[p] = -std::numeric_limits<float>::infinity();
       k_.softmax(own, count);
     }
@@ -127,18 +127,16 @@ void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequ
       values.clear();
       for (std::uint32_t p = 0; p < pages; ++p) {
         float* turned = block.data() + std::size_t{p} * kernels::kPageTokens * rank;
-        const float* page = keys[begin + p];
-        for (std::uint32_t d = 0; d < rank; ++d)
-          for (std::uint32_t t = 0; t < kernels::kPageTokens; ++t)
-            turned[std::size_t{t} * rank + d] = page[std::size_t{d} * kernels::kPageTokens + t];
-        values.push_back(turned);
+        kernels::turn_kv_page(kv_.format, keys[begin + p], rank, turned);
+        values.push_back(reinterpret_cast<const std::byte*>(turned));
       }
       const std::uint32_t at = begin * kernels::kPageTokens;
       const std::uint32_t n = std::min(count - at, pages * kernels::kPageTokens);
       for (std::uint32_t h = first; h < last; ++h) {
         float* out = mixed_.data() + (r * a.heads + h) * rank;
         const float* own = scores.data() + (h - first) * stride + at;
-        k_.attention_values(own, values.data(), n, rank, begin == 0 ? out : part.data());
+        k_.attention_values(own, kernels::KvFormat::kF32, values.data(), n, rank,
+                            begin == 0 ? out : part.data());
         if (begin != 0) k_.add(out, part.data(), rank);
       }
     }

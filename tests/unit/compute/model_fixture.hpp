@@ -99,8 +99,8 @@ struct LoadedModel {
     return m;
   }
 
-  std::uint64_t page_bytes() const {
-    return manifest.spec.kv_width_of_all() * kernels::kPageTokens * 4;
+  std::uint64_t page_bytes(kernels::KvFormat kv = kernels::KvFormat::kF32) const {
+    return manifest.spec.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(kv);
   }
 };
 
@@ -108,10 +108,10 @@ struct LoadedModel {
 class Engine {
  public:
   Engine(LoadedModel& m, const kernels::Kernels& k, std::uint32_t threads, std::uint32_t max_rows,
-         std::uint32_t ctx, bool one_by_one = false)
+         std::uint32_t ctx, bool one_by_one = false, kernels::KvFormat kv = kernels::KvFormat::kF32)
       : pool_(threads),
-        kv_((ctx / 16 + 1) * m.page_bytes()),
-        forward_(m.manifest.spec, m.weights, {kv_.data(), m.page_bytes()}, k, pool_, max_rows, ctx),
+        kv_((ctx / 16 + 1) * m.page_bytes(kv)),
+        forward_(m.manifest.spec, m.weights, {kv_.data(), m.page_bytes(kv), kv}, k, pool_, max_rows, ctx),
         experts_(m.path, m.manifest, one_by_one) {
     for (std::uint32_t p = ctx / 16 + 1; p-- > 0;) pages_.push_back(p);
   }
@@ -130,6 +130,8 @@ class Engine {
       out = rows(ids, at, std::min(chunk, static_cast<std::uint32_t>(ids.size()) - at));
     return out;
   }
+  /// The pages' memory.
+  std::span<const std::byte> kv() const { return kv_; }
 
  private:
   ThreadPool pool_;

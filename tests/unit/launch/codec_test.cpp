@@ -24,6 +24,7 @@ TEST(Codec, PlanSurvivesTheWire) {
   plan.options.port = -1;
   plan.run_dir = "/run/x";
   plan.minimum_ram = 1ULL << 40;
+  plan.kv_format = kernels::KvFormat::kBf16;
   const auto p = pair();
   capnp::MallocMessageBuilder message;
   write_plan(plan, message.initRoot<RunPlan>());
@@ -38,6 +39,8 @@ TEST(Codec, PlanSurvivesTheWire) {
   EXPECT_EQ(back.stride, plan.stride);
   EXPECT_EQ(back.profile_hash, plan.profile_hash);
   EXPECT_EQ(back.minimum_ram, plan.minimum_ram);
+  EXPECT_EQ(back.kv_format, plan.kv_format);
+  EXPECT_EQ(back.options.kv, "bf16");
 }
 
 TEST(Codec, DescriptorsArriveCloseOnExec) {

@@ -207,6 +207,21 @@ TEST(Plan, ProfilesByName) {
   EXPECT_EQ(exact->profile_hash, make_plan(m, roomy, kPlenty)->profile_hash) << "sizes are no numerics";
 }
 
+TEST(Plan, KvInBf16TakesHalfTheMemoryAndIsOtherNumerics) {
+  const model::Manifest m = make_manifest(kQwen30B);
+  RunOptions o = with_ram(64 * kGiB);
+  const auto exact = make_plan(m, o, kPlenty);
+  o.kv = "bf16";
+  const auto half = make_plan(m, o, kPlenty);
+  ASSERT_TRUE(exact.ok() && half.ok());
+  EXPECT_EQ(exact->kv_format, kernels::KvFormat::kF32);
+  EXPECT_EQ(half->kv_format, kernels::KvFormat::kBf16);
+  EXPECT_EQ(exact->kv_bytes(), 2 * half->kv_bytes());
+  EXPECT_LT(half->minimum_ram + half->kv_bytes(), exact->minimum_ram + 1) << "the page tables shrink too";
+  EXPECT_NE(exact->profile_hash, half->profile_hash);
+  EXPECT_NE(describe(*half).find("8192 tokens (--ctx) in bf16 (--kv)"), std::string::npos) << describe(*half);
+}
+
 TEST(Plan, RefusesOptionsByName) {
   const model::Manifest m = make_manifest(kPocket);
   RunOptions parallel = with_ram(kGiB);
@@ -215,6 +230,9 @@ TEST(Plan, RefusesOptionsByName) {
   RunOptions io = with_ram(kGiB);
   io.io = "tape";
   EXPECT_NE(make_plan(m, io, kPlenty).error().text.find("--io tape"), std::string::npos);
+  RunOptions kv = with_ram(kGiB);
+  kv.kv = "fp8";
+  EXPECT_EQ(make_plan(m, kv, kPlenty).error().text, "--kv fp8 is unknown: f32 or bf16");
   RunOptions threads = with_ram(kGiB);
   threads.threads = 100000;
   EXPECT_NE(make_plan(m, threads, kPlenty).error().text.find("--threads"), std::string::npos);
