@@ -93,6 +93,7 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setKvPages(from.kv_pages);
   to.setKvPageBytes(from.kv_page_bytes);
   to.setKvFormat(static_cast<std::uint32_t>(from.kv_format));
+  to.setNaivePrefill(from.naive_prefill);
   to.setRecords(from.records);
   to.setParallel(from.parallel);
   to.setPromptChunk(from.prompt_chunk);
@@ -133,6 +134,7 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   p.kv_pages = from.getKvPages();
   p.kv_page_bytes = from.getKvPageBytes();
   p.kv_format = static_cast<kernels::KvFormat>(from.getKvFormat());
+  p.naive_prefill = from.getNaivePrefill();
   p.records = from.getRecords();
   p.parallel = from.getParallel();
   p.prompt_chunk = from.getPromptChunk();
@@ -149,6 +151,7 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   o.ram = p.ram_budget;
   o.profile = p.profile;
   o.kv = name_of(p.kv_format);
+  o.prefill = p.naive_prefill ? "naive" : "absorbed";
   o.threads = p.threads;
   o.ctx = p.ctx;
   o.parallel = p.parallel;

@@ -42,6 +42,7 @@ struct RunPlan {
   reserveBytes @32 :UInt64;
   minimumRam @33 :UInt64;
   kvFormat @34 :UInt32;
+  naivePrefill @35 :Bool;
 }
 
 # Launcher to stage, on the inherited control socket.

@@ -35,6 +35,7 @@ std::uint64_t hash_profile(const RunPlan& p, std::uint64_t model_hash) {
   for (int i = 0; i < 32; i += 8) mix(std::uint64_t{kernels::kCanonVersion} >> i);
   for (char c : p.profile) mix(static_cast<unsigned char>(c));
   mix(static_cast<std::uint64_t>(p.kv_format));
+  mix(p.naive_prefill ? 1 : 0);
   for (int i = 0; i < 64; i += 8) mix(model_hash >> i);
   return h;
 }
@@ -58,6 +59,11 @@ Status check_options(const model::Manifest& m, const RunOptions& o) {
   if (o.threads > kMaxThreads) return out_of_range("--threads", o.threads, 1, kMaxThreads);
   if (o.kv != name_of(kernels::KvFormat::kF32) && o.kv != name_of(kernels::KvFormat::kBf16))
     return invalid("--kv " + o.kv + " is unknown: f32 or bf16");
+  if (o.prefill != "absorbed" && o.prefill != "naive")
+    return invalid("--prefill " + o.prefill + " is unknown: absorbed or naive");
+  if (o.prefill == "naive" && !m.spec.attention.is_latent())
+    return invalid("--prefill naive is a form of latent attention, which " + m.name +
+                   " does not have; leave it out");
   if (o.io != "auto" && o.io != "uring" && o.io != "pread" && o.io != "ghost")
     return invalid("--io " + o.io + " is unknown: auto, uring or pread");
   return {};
@@ -78,6 +84,7 @@ RunPlan lay_out(const model::Manifest& m, const RunOptions& o, const std::string
   p.ctx = o.ctx != 0 ? o.ctx : std::min(s.max_positions, kDefaultCtx);
   p.kv_pages = (p.ctx + kernels::kPageTokens - 1) / kernels::kPageTokens;
   if (o.kv == name_of(kernels::KvFormat::kBf16)) p.kv_format = kernels::KvFormat::kBf16;
+  p.naive_prefill = o.prefill == "naive";
   p.kv_page_bytes = s.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(p.kv_format);
   p.parallel = o.parallel;
   p.records = std::max<std::uint32_t>(16, 4 * o.parallel);

@@ -1,5 +1,7 @@
 #include "wisp/kernels/kv_format.hpp"
 
+#include <cstring>
+
 #include "wisp/kernels/number.hpp"
 
 namespace wisp::kernels {
@@ -20,6 +22,15 @@ void store_kv(KvFormat f, std::byte* to, std::size_t stride, const float* x, std
   } else {
     auto* numbers = reinterpret_cast<float*>(to);
     for (std::size_t i = 0; i < n; ++i) numbers[i * stride] = x[i];
+  }
+}
+
+void load_kv(KvFormat f, const std::byte* from, std::size_t n, float* y) {
+  if (f == KvFormat::kBf16) {
+    const auto* numbers = reinterpret_cast<const std::uint16_t*>(from);
+    for (std::size_t i = 0; i < n; ++i) y[i] = bf16_to_float(numbers[i]);
+  } else {
+    std::memcpy(y, from, n * sizeof *y);
   }
 }
 

@@ -40,6 +40,11 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str()
       ->group(group);
+  c.add_option("--prefill", o.prefill,
+               "Latent attention over a prompt: absorbed, or naive in whole blocks of 512")
+      ->check(CLI::IsMember({"absorbed", "naive"}))
+      ->capture_default_str()
+      ->group(group);
   c.add_option("--topology", o.topology, "full: a process per stage; solo: one process")
       ->check(CLI::IsMember({"full", "solo"}))
       ->capture_default_str()

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/fd.hpp"
+#include "wisp/kernels/naive.hpp"
 
 namespace wisp::compute {
 
@@ -128,6 +129,8 @@ void ComputeStage::run_step(const Plan& plan) {
   std::vector<Sequence> sequences;
   for (const Plan::Part& p : plan.parts) {
     Sequence s{p.ids, p.pages, p.request.start, p.request.sample != 0, {}};
+    // By the prompt's length as the journal has it: a request that is taken up again gets the same forms.
+    if (ctx_.plan().naive_prefill) s.naive_until = kernels::naive_positions(p.request.params.prompt_tokens);
     for (const std::uint32_t id : p.ids)
       if (id >= manifest_.spec.vocab && s.error.empty())
         s.error = "token id " + std::to_string(id) + " is not below the vocabulary of " +

@@ -6,8 +6,8 @@
 #include "services/compute/forward.hpp"
 #include "wisp/kernels/canon.hpp"
 
-/// Latent attention in its absorbed form (spec 2.5), for every row: a row's bits then do not depend on how
-/// many rows stand beside it.
+/// Latent attention (spec 2.5): what both forms share, and the absorbed one. A row's form follows from its
+/// position and its prompt's length, so its bits do not depend on how many rows stand beside it.
 namespace wisp::compute {
 
 namespace {
@@ -21,11 +21,12 @@ std::byte* Forward::latent_page(std::uint32_t page, std::uint32_t layer) const {
 }
 
 void Forward::linear_per_head(const kernels::WeightView& w, std::uint32_t rows_per_head, const float* x,
-                              std::size_t x_stride, std::size_t x_head, float* y) {
-  const auto rows = static_cast<std::uint32_t>(rows_.size());
+                              std::size_t x_stride, std::size_t x_head, float* y, const Stretch& rows) {
   const std::uint32_t tiles = rows_per_head / kernels::kTileRows;
-  pool_.run(spec_.attention.heads, std::uint64_t{w.rows} * w.cols * rows, [&](std::uint32_t head) {
-    k_.linear(w, x + head * x_head, x_stride, rows, y, w.rows, head * tiles, (head + 1) * tiles);
+  x += rows.begin * x_stride;
+  y += std::size_t{rows.begin} * w.rows;
+  pool_.run(spec_.attention.heads, std::uint64_t{w.rows} * w.cols * rows.rows(), [&](std::uint32_t head) {
+    k_.linear(w, x + head * x_head, x_stride, rows.rows(), y, w.rows, head * tiles, (head + 1) * tiles);
   });
 }
 
@@ -55,11 +56,8 @@ void Forward::latent_attention(std::uint32_t layer, std::span<const Sequence> se
   }
   write_latents(layer, sequences);
   if (a.indexer.heads != 0 && spec_.layers[layer].indexes) choose_positions(layer, sequences);
-  linear_per_head(w.k_up, a.key_up_rows(), q_.data(), std::size_t{a.heads} * a.head_dim, a.head_dim,
-                  folded_.data());
-  attend_latents(layer, sequences);
-  linear_per_head(w.v_up, a.value_up_rows(), mixed_.data(), std::size_t{a.heads} * lat.kv_rank, lat.kv_rank,
-                  attn_.data());
+  for (const Stretch& s : stretches_)
+    s.naive ? attend_naive(layer, sequences, s) : attend_absorbed(layer, sequences, s);
   // The heads' outputs close up, without the padding of their tiles.
   const std::uint32_t padded = a.value_up_rows();
   if (padded != lat.value)
@@ -83,19 +81,42 @@ void Forward::write_latents(std::uint32_t layer, std::span<const Sequence> seque
   }
 }
 
-void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequences) {
+float Forward::latent_scale() const {
+  return static_cast<float>(rope_.score_factor() / std::sqrt(static_cast<double>(spec_.attention.head_dim)));
+}
+
+std::span<const std::uint32_t> Forward::unseen_by(std::size_t r, std::uint32_t count) const {
+  thread_local std::vector<std::uint32_t> unseen;
+  unseen.clear();
+  if (spec_.attention.indexer.heads != 0 && count > spec_.attention.indexer.top_k)
+    for (std::uint32_t p = 0; p < count; ++p)
+      if (!sees(r, p)) unseen.push_back(p);
+  return unseen;
+}
+
+void Forward::attend_absorbed(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows) {
+  const LayerWeights& w = weights_.layers[layer];
+  const model::AttentionSpec& a = spec_.attention;
+  linear_per_head(w.k_up, a.key_up_rows(), q_.data(), std::size_t{a.heads} * a.head_dim, a.head_dim,
+                  folded_.data(), rows);
+  mix_latents(layer, sequences, rows);
+  linear_per_head(w.v_up, a.value_up_rows(), mixed_.data(), std::size_t{a.heads} * a.latent.kv_rank,
+                  a.latent.kv_rank, attn_.data(), rows);
+}
+
+void Forward::mix_latents(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows) {
   const model::AttentionSpec& a = spec_.attention;
   const std::uint32_t rank = a.latent.kv_rank, width = a.kv_width(), rotated = a.rope.width;
-  const auto scale = static_cast<float>(rope_.score_factor() / std::sqrt(static_cast<double>(a.head_dim)));
+  const float scale = latent_scale();
   const std::uint32_t groups = std::min(kHeadGroups, a.heads);
   const std::uint32_t per_group = (a.heads + groups - 1) / groups;
   std::uint64_t cost = 0;
-  for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * a.heads * (width + rank);
-  pool_.run(static_cast<std::uint32_t>(rows_.size()) * groups, cost, [&](std::uint32_t item) {
+  for (std::uint32_t r = rows.begin; r < rows.end; ++r)
+    cost += std::uint64_t{rows_[r].position + 1} * a.heads * (width + rank);
+  pool_.run(rows.rows() * groups, cost, [&](std::uint32_t item) {
     thread_local std::vector<float> scores, query, block, part;
     thread_local std::vector<const std::byte*> keys, values;
-    thread_local std::vector<std::uint32_t> unseen;
-    const std::size_t r = item / groups;
+    const std::size_t r = rows.begin + item / groups;
     const std::uint32_t first = item % groups * per_group, last = std::min(a.heads, first + per_group);
     const std::uint32_t count = rows_[r].position + 1;
     const Sequence& s = sequences[rows_[r].sequence];
@@ -105,10 +126,7 @@ void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequ
     const std::size_t stride = keys.size() * kernels::kPageTokens;
     scores.resize(stride * per_group);
     query.resize(width);
-    unseen.clear();
-    if (a.indexer.heads != 0 && count > a.indexer.top_k)
-      for (std::uint32_t p = 0; p < count; ++p)
-        if (!sees(r, p)) unseen.push_back(p);
+    const std::span<const std::uint32_t> unseen = unseen_by(r, count);
     for (std::uint32_t h = first; h < last; ++h) {
       std::copy_n(folded_.data() + (r * a.heads + h) * a.key_up_rows(), rank, query.data());
       std::copy_n(q_.data() + (r * a.heads + h) * a.head_dim + a.latent.nope, rotated, query.data() + rank);

@@ -118,7 +118,7 @@ class Engine {
 
   /// Computes ids[start, start + count) in one call; logits of the last row.
   std::vector<float> rows(const std::vector<std::uint32_t>& ids, std::uint32_t start, std::uint32_t count) {
-    std::vector<Sequence> s{{std::span(ids).subspan(start, count), pages_, start, true, {}}};
+    std::vector<Sequence> s{{std::span(ids).subspan(start, count), pages_, start, true, {}, naive_until_}};
     if (!forward_.run(s, experts_, [] { return false; })) throw std::runtime_error("cancelled");
     const auto l = forward_.logits(0);
     return {l.begin(), l.end()};
@@ -130,6 +130,11 @@ class Engine {
       out = rows(ids, at, std::min(chunk, static_cast<std::uint32_t>(ids.size()) - at));
     return out;
   }
+  /// Rows at positions below `n` are naive from now on (latent attention).
+  Engine& naive_until(std::uint32_t n) {
+    naive_until_ = n;
+    return *this;
+  }
   /// The pages' memory.
   std::span<const std::byte> kv() const { return kv_; }
 
@@ -139,6 +144,7 @@ class Engine {
   Forward forward_;
   FileExperts experts_;
   std::vector<std::uint32_t> pages_;
+  std::uint32_t naive_until_ = 0;
 };
 
 }  // namespace wisp::compute::testing

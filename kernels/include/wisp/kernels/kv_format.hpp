@@ -34,6 +34,9 @@ inline std::uint16_t float_to_bf16(float x) {
 /// Writes x [n] as numbers 0, stride, 2 stride, .. from `to`, rounded once.
 void store_kv(KvFormat f, std::byte* to, std::size_t stride, const float* x, std::size_t n);
 
+/// y [n] = the n numbers from `from`, widened exactly.
+void load_kv(KvFormat f, const std::byte* from, std::size_t n, float* y);
+
 /// y [16][entries] = a page's [entries][16], widened exactly.
 void turn_kv_page(KvFormat f, const std::byte* page, std::uint32_t entries, float* y);
 
