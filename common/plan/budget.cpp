@@ -68,7 +68,7 @@ std::uint64_t attention_thread(const RunPlan& p, const model::AttentionSpec& a) 
 }
 
 /// Numbers that naive rows need beside that: keys and values of some heads over the whole context, the heads'
-/// matrices, and of each thread a page of latents with its keys.
+/// matrices, and of each thread a page of latents with its keys, and scores.
 std::uint64_t naive_prefill(const RunPlan& p, const model::AttentionSpec& a) {
   if (!p.naive_prefill) return 0;
   const std::uint64_t heads = std::min(kernels::kNaiveHeads, a.heads), rank = a.latent.kv_rank;
@@ -77,7 +77,7 @@ std::uint64_t naive_prefill(const RunPlan& p, const model::AttentionSpec& a) {
                                                    kernels::tiles_of(a.latent.value));
   // Two pointers a page.
   const std::uint64_t thread = kernels::kPageTokens * (rank + a.latent.nope) +
-                               std::max<std::uint64_t>(rank, a.latent.nope) + 4 * p.kv_pages;
+                               std::max<std::uint64_t>(rank, a.latent.nope) + 4 * p.kv_pages + positions;
   return heads * (positions * (a.head_dim + std::uint64_t{a.latent.value}) + rows * rank) +
          p.threads * thread;
 }

@@ -131,7 +131,8 @@ std::string inspect_text(const model::Inspection& i) {
         bytes(i.cold_bytes_per_token()) + " from the drive where none of its experts is in memory");
   }
   row("always in memory", bytes(i.manifest.dense_bytes));
-  row("a position of KV", std::to_string(i.kv_bytes_per_token(4)) + " bytes in f32");
+  row("a position of KV", std::to_string(i.kv_bytes_per_token(4)) + " bytes in f32, " +
+                              std::to_string(i.kv_bytes_per_token(2)) + " in bf16 (--kv)");
   row("folder", bytes(i.bytes) + (i.converted ? "" : " once converted"));
   return s;
 }

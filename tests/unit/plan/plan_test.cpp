@@ -222,6 +222,41 @@ TEST(Plan, KvInBf16TakesHalfTheMemoryAndIsOtherNumerics) {
   EXPECT_NE(describe(*half).find("8192 tokens (--ctx) in bf16 (--kv)"), std::string::npos) << describe(*half);
 }
 
+TEST(Plan, NaivePrefillIsOtherNumericsAndPaysForItsScratch) {
+  model::Manifest m = make_manifest(kDeepSeekV3);
+  RunOptions o = with_ram(kGiB * 1024);
+  o.prefill = "naive";
+  const auto refused = make_plan(m, o, kPlenty);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalid);
+  EXPECT_NE(refused.error().text.find("--prefill naive"), std::string::npos) << refused.error().text;
+  EXPECT_NE(refused.error().text.find("deepseek-v3"), std::string::npos) << refused.error().text;
+  model::AttentionSpec& a = m.spec.attention;
+  a.head_dim = 192;
+  a.rope.width = 64;
+  a.latent.kv_rank = 512;
+  a.latent.q_rank = 1536;
+  a.latent.nope = a.latent.value = 128;
+  const auto naive = make_plan(m, o, kPlenty);
+  o.prefill = "absorbed";
+  const auto absorbed = make_plan(m, o, kPlenty);
+  ASSERT_TRUE(naive.ok() && absorbed.ok());
+  EXPECT_TRUE(naive->naive_prefill);
+  EXPECT_FALSE(absorbed->naive_prefill);
+  EXPECT_NE(naive->profile_hash, absorbed->profile_hash);
+  // Four heads' keys and values over 8192 positions and their matrices; little more for two threads.
+  const std::uint64_t shared = 4 * 4 * (8192 * (192 + 128) + 512 * (128 + 128));
+  EXPECT_GE(naive->scratch_bytes, absorbed->scratch_bytes + shared);
+  EXPECT_LE(naive->scratch_bytes, absorbed->scratch_bytes + shared + 256 * 1024);
+  EXPECT_NE(describe(*naive).find("naive (--prefill)"), std::string::npos) << describe(*naive);
+  // 61 layers of 512 + 64 numbers.
+  EXPECT_EQ(absorbed->kv_page_bytes, 16u * 2 * 70272);
+  o.kv = "bf16";
+  EXPECT_EQ(make_plan(m, o, kPlenty)->kv_page_bytes, 16u * 70272);
+  o.prefill = "fast";
+  EXPECT_EQ(make_plan(m, o, kPlenty).error().text, "--prefill fast is unknown: absorbed or naive");
+}
+
 TEST(Plan, RefusesOptionsByName) {
   const model::Manifest m = make_manifest(kPocket);
   RunOptions parallel = with_ram(kGiB);
