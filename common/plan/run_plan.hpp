@@ -57,8 +57,7 @@ struct RunPlan {
   std::uint32_t prompt_chunk = 0;
   std::uint32_t threads = 0;
   std::string profile;
-  std::uint64_t profile_hash =
-      0;  ///< numerics profile, KV format, form of prompts, canonical order and weights
+  std::uint64_t profile_hash = 0;  ///< of profile, KV format, form of prompts, canonical order and weights
 
   // the budget, term by term (bytes)
   std::uint64_t ram_budget = 0;

@@ -166,7 +166,7 @@ class Forward {
   std::vector<float> q_latent_;                  ///< [rows, q_rank]
   std::vector<float> folded_;                    ///< [rows, heads, key_up_rows] queries against latents
   std::vector<float> mixed_;                     ///< [rows, heads, kv_rank] mixed latents
-  // of naive rows, from the first one on: for kNaiveHeads heads,
+  // For naive rows, empty until the first of them; heads: kNaiveHeads at a time.
   std::size_t naive_pages_ = 0;                   ///< pages of a whole context
   std::vector<float> naive_keys_, naive_values_;  ///< [heads, pages, head_dim, 16], [heads, pages, 16, value]
   std::vector<TileColumn> head_k_up_, head_v_up_;  ///< [heads, tiles of nope or value, kv_rank]

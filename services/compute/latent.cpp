@@ -56,8 +56,12 @@ void Forward::latent_attention(std::uint32_t layer, std::span<const Sequence> se
   }
   write_latents(layer, sequences);
   if (a.indexer.heads != 0 && spec_.layers[layer].indexes) choose_positions(layer, sequences);
-  for (const Stretch& s : stretches_)
-    s.naive ? attend_naive(layer, sequences, s) : attend_absorbed(layer, sequences, s);
+  for (const Stretch& s : stretches_) {
+    if (s.naive)
+      attend_naive(layer, sequences, s);
+    else
+      attend_absorbed(layer, sequences, s);
+  }
   // The heads' outputs close up, without the padding of their tiles.
   const std::uint32_t padded = a.value_up_rows();
   if (padded != lat.value)

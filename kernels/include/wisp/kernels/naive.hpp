@@ -11,6 +11,7 @@
 /// are reused, a page serves one request and the profile hash covers it.
 namespace wisp::kernels {
 
+/// Prompt positions that change their form together, at absolute multiples.
 inline constexpr std::uint32_t kNaiveUnit = 512;
 /// Positions whose keys and values are rebuilt as one item, at absolute multiples.
 inline constexpr std::uint32_t kNaiveBlock = 256;
