@@ -156,7 +156,7 @@ std::string inspect_text(const model::Inspection& i) {
     formats += (formats.empty() ? " (" : ", ") + name + " " + bytes(n);
   row("always in memory", bytes(i.manifest.dense_bytes) + (formats.empty() ? "" : formats + ")"));
   row("a position of KV", std::to_string(i.kv_bytes_per_token(4)) + " bytes in f32, " +
-                              std::to_string(i.kv_bytes_per_token(2)) + " in bf16");
+                              std::to_string(i.kv_bytes_per_token(2)) + " in bf16 (--kv)");
   row("folder", bytes(i.bytes) + (i.converted ? "" : " once converted"));
   return s;
 }

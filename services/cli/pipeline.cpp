@@ -36,6 +36,15 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   c.add_option("--threads", o.threads, "Threads that compute (default: the cores this process may use)")
       ->group(group);
   c.add_option("--profile", o.profile, "Numerics: exact (default: the model's)")->group(group);
+  c.add_option("--kv", o.kv, "Numbers of the KV cache: f32 (exact), or bf16 in half the memory")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str()
+      ->group(group);
+  c.add_option("--prefill", o.prefill,
+               "Latent attention over a prompt: absorbed, or naive in whole blocks of 512")
+      ->check(CLI::IsMember({"absorbed", "naive"}))
+      ->capture_default_str()
+      ->group(group);
   c.add_option("--topology", o.topology, "full: a process per stage; solo: one process")
       ->check(CLI::IsMember({"full", "solo"}))
       ->capture_default_str()

@@ -12,6 +12,7 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
       k_(kernels),
       pool_(pool),
       max_rows_(max_rows),
+      ctx_(ctx),
       rope_(spec.attention.rope, ctx) {
   const model::AttentionSpec& a = spec.attention;
   const std::size_t n = max_rows;
@@ -60,13 +61,7 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
 
 bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts,
                   const std::function<bool()>& cancelled) {
-  rows_.clear();
-  decode_ = true;
-  for (std::uint32_t s = 0; s < sequences.size(); ++s) {
-    decode_ = decode_ && sequences[s].ids.size() == 1;
-    for (std::uint32_t i = 0; i < sequences[s].ids.size(); ++i) rows_.push_back({s, sequences[s].start + i});
-  }
-  WISP_CHECK(rows_.size() <= max_rows_);
+  lay_out_rows(sequences);
   const auto rows = static_cast<std::uint32_t>(rows_.size());
 
   embed(sequences);
@@ -88,6 +83,28 @@ bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts,
   }
   head(sequences);
   return true;
+}
+
+void Forward::lay_out_rows(std::span<const Sequence> sequences) {
+  rows_.clear();
+  stretches_.clear();
+  decode_ = true;
+  const auto add = [&](std::uint32_t s, std::uint32_t begin, std::uint32_t end, bool naive) {
+    if (begin >= end) return;
+    const auto first = static_cast<std::uint32_t>(rows_.size());
+    for (std::uint32_t p = begin; p < end; ++p) rows_.push_back({s, p});
+    if (naive || stretches_.empty() || stretches_.back().naive) stretches_.push_back({first, first, naive});
+    stretches_.back().end = static_cast<std::uint32_t>(rows_.size());
+  };
+  for (std::uint32_t s = 0; s < sequences.size(); ++s) {
+    const Sequence& q = sequences[s];
+    const std::uint32_t end = q.start + static_cast<std::uint32_t>(q.ids.size());
+    const std::uint32_t cut = std::clamp(q.naive_until, q.start, end);
+    decode_ = decode_ && q.ids.size() == 1;
+    add(s, q.start, cut, true);
+    add(s, cut, end, false);
+  }
+  WISP_CHECK(rows_.size() <= max_rows_);
 }
 
 void Forward::embed(std::span<const Sequence> sequences) {

@@ -2,55 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "model_fixture.hpp"
+#include "oracle_cases.hpp"
 
 namespace wisp::compute {
 namespace {
 
 using testing::Engine;
+using testing::ids_of;
+using testing::kData;
 using testing::LoadedModel;
-
-const std::string kData = WISP_TEST_DATA;
 
 std::uint32_t argmax(const std::vector<float>& v) {
   return static_cast<std::uint32_t>(std::max_element(v.begin(), v.end()) - v.begin());
-}
-
-/// A tensor of an oracle's expected.safetensors.
-std::vector<std::uint8_t> expected_tensor(const std::string& folder, const std::string& name) {
-  auto file = model::SafetensorsFile::open(folder + "/expected.safetensors");
-  if (!file.ok()) throw std::runtime_error(file.error().text);
-  for (const model::TensorInfo& t : file->header().tensors) {
-    if (t.name != name) continue;
-    std::vector<std::uint8_t> out(t.bytes);
-    if (!file->read(t, 0, out).ok()) throw std::runtime_error("unreadable " + name);
-    return out;
-  }
-  throw std::runtime_error("no tensor " + name);
-}
-
-/// Every folder with an oracle's answers, so that a new case is a folder and nothing else.
-std::vector<std::string> cases() {
-  std::vector<std::string> names;
-  for (const auto& f : std::filesystem::directory_iterator(kData + "/oracle"))
-    if (std::filesystem::exists(f.path() / "expected.safetensors")) names.push_back(f.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-std::vector<std::uint32_t> ids_of(const std::string& folder) {
-  const auto bytes = expected_tensor(folder, "input_ids");
-  std::vector<std::uint32_t> ids;
-  for (std::size_t i = 0; i < bytes.size(); i += 8) {
-    std::int64_t id;
-    std::memcpy(&id, bytes.data() + i, 8);
-    ids.push_back(static_cast<std::uint32_t>(id));
-  }
-  return ids;
 }
 
 /// Logits of Hugging Face transformers on random checkpoints, at every position.
@@ -59,10 +25,7 @@ class Oracle : public ::testing::TestWithParam<std::string> {};
 TEST_P(Oracle, LogitsAtEveryPosition) {
   const std::string folder = kData + "/oracle/" + GetParam();
   const std::vector<std::uint32_t> ids = ids_of(folder);
-  const auto logit_bytes = expected_tensor(folder, "logits");
-  std::vector<float> expected(logit_bytes.size() / 4);
-  std::memcpy(expected.data(), logit_bytes.data(), logit_bytes.size());
-
+  const std::vector<float> expected = testing::expected_logits(folder);
   auto m = LoadedModel::convert(folder);
   const std::size_t vocab = m->manifest.spec.vocab;
   ASSERT_EQ(expected.size(), vocab * ids.size());
@@ -98,7 +61,8 @@ TEST_P(Oracle, SameBitsInAnyChunks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Oracle, ::testing::ValuesIn(cases()), [](const auto& i) { return i.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, Oracle, ::testing::ValuesIn(testing::cases()),
+                         [](const auto& i) { return i.param; });
 
 TEST(Reference, GreedyAnswersOfTheBundledModel) {
   auto m = LoadedModel::convert(kData + "/pocket-dictionary");
