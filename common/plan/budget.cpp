@@ -96,13 +96,17 @@ std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
   const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k} + (s.shared.width != 0 ? 1 : 0)) +
                                 attention_row(a) + s.ordered_width + 3 * width +
                                 2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
+  // Inputs in bytes, with a scale and a sum for 32 of them; experts with an order of their own need them
+  // twice.
+  const std::uint64_t in_bytes = s.widest_input() + (s.ordered_width != 0 ? s.hidden : 0) + std::uint64_t{64};
+  const std::uint64_t bytes = p.profile == "fast" ? rows * (in_bytes + in_bytes / 32 * 8) : 0;
   const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
   const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 2 * std::uint64_t{s.vocab};
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
   // A bit for each position that a row may choose.
   const std::uint64_t choices = a.indexer.heads != 0 ? rows * (p.ctx / 32 + std::uint64_t{2}) : 0;
-  return round_up((choices + rows * per_row + scores + naive_prefill(p, a) + logits + rotation) * kFloat,
-                  kPage);
+  return round_up(
+      (choices + rows * per_row + scores + naive_prefill(p, a) + logits + rotation) * kFloat + bytes, kPage);
 }
 
 /// Bytes of the gateway for a byte of a body: its JSON, the rendered text, its pieces, and as much in

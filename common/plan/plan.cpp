@@ -42,12 +42,8 @@ std::uint64_t hash_profile(const RunPlan& p, std::uint64_t model_hash) {
 
 Result<std::string> choose_profile(const model::Manifest& m, const RunOptions& o) {
   const std::string profile = o.profile.empty() ? m.profile : o.profile;
-  if (profile == "exact") return profile;
-  if (profile == "fast")
-    return unsupported(
-        "--profile fast comes with the int8 activation kernels, which this version does not have; "
-        "use --profile exact");
-  return invalid("--profile " + profile + " is unknown: exact (or fast, in a later version)");
+  if (profile == "exact" || profile == "fast") return profile;
+  return invalid("--profile " + profile + " is unknown; known: exact, fast");
 }
 
 Status check_options(const model::Manifest& m, const RunOptions& o) {

@@ -35,7 +35,10 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
       ->group(group);
   c.add_option("--threads", o.threads, "Threads that compute (default: the cores this process may use)")
       ->group(group);
-  c.add_option("--profile", o.profile, "Numerics: exact (default: the model's)")->group(group);
+  c.add_option("--profile", o.profile,
+               "Numerics: exact, or fast: bytes for the inputs of int4, int8 and MXFP4 weights (default: the "
+               "model's)")
+      ->group(group);
   c.add_option("--kv", o.kv, "Numbers of the KV cache: f32 (exact), or bf16 in half the memory")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str()

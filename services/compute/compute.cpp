@@ -62,7 +62,8 @@ void ComputeStage::make_ready() {
                       ctx_.plan().kv_format};
   const kernels::Kernels& table = kernels::best_kernels();
   forward_ = std::make_unique<Forward>(manifest_.spec, weights_, pages, table, pool_,
-                                       ctx_.plan().prompt_chunk + ctx_.plan().parallel, ctx_.plan().ctx);
+                                       ctx_.plan().prompt_chunk + ctx_.plan().parallel, ctx_.plan().ctx,
+                                       ctx_.plan().profile == "fast");
   spdlog::info("kernels: {}, {} threads", kernels::name_of(table.isa), pool_.threads());
 }
 

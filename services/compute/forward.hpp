@@ -8,6 +8,7 @@
 
 #include "model/model_spec.hpp"
 #include "ring/messages.hpp"
+#include "services/compute/int8_buffer.hpp"
 #include "services/compute/rope_table.hpp"
 #include "services/compute/thread_pool.hpp"
 #include "services/compute/weights.hpp"
@@ -60,9 +61,10 @@ class ExpertSource {
 /// The forward pass of every family over shared blocks. Holds scratch, no state between calls but KV pages.
 class Forward {
  public:
-  /// `max_rows`: rows of one call. `ctx`: longest sequence. The references outlive this object.
+  /// `max_rows`: rows of one call. `ctx`: longest sequence. `fast`: the profile of that name. The references
+  /// outlive this object.
   Forward(const model::ModelSpec& spec, const Weights& weights, KvPages kv, const kernels::Kernels& kernels,
-          ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx);
+          ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx, bool fast = false);
 
   /// Computes all rows of all sequences: writes their KV rows, and logits where asked. Returns false if
   /// cancelled.
@@ -136,6 +138,12 @@ class Forward {
   void head(std::span<Sequence> sequences);
 
   void norm_rows(const std::vector<float>& weight);
+  /// The rows as bytes where the profile multiplies such a matrix so; else nothing (codes null).
+  kernels::Int8Rows bytes_for(const kernels::WeightView& w, const float* x, std::uint32_t rows,
+                              Int8Buffer& buffer);
+  /// A product of tiles [begin, end), of `bytes` where there are any, else of x.
+  void product(const kernels::WeightView& w, const float* x, const kernels::Int8Rows& bytes,
+               std::uint32_t rows, float* y, std::uint32_t begin, std::uint32_t end) const;
   /// y [rows, w.rows] = x [rows, w.cols] W^T + b, shared among the threads by tiles.
   void linear(const Linear& l, const float* x, float* y, std::uint32_t rows);
   std::byte* key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
@@ -147,6 +155,7 @@ class Forward {
   const kernels::Kernels& k_;
   ThreadPool& pool_;
   std::uint32_t max_rows_;
+  bool fast_;
   std::uint32_t ctx_;
   RopeTables rope_;
 
@@ -181,6 +190,7 @@ class Forward {
   std::vector<float> product_;                     ///< [rows * top_k, hidden], grouped by expert
   std::vector<std::uint32_t> product_of_;          ///< [rows, top_k] -> place in product_
   std::vector<float> gathered_;                    ///< [rows, hidden] inputs of experts at work
+  Int8Buffer bytes_, up_bytes_;                    ///< inputs in bytes; of up where its order is its own
   std::vector<float> ordered_;                     ///< [rows, ordered_width] inputs in a matrix's own order
   std::vector<ring::TouchMember> set_;
   std::vector<std::uint32_t> member_first_;  ///< [set] first place in product_

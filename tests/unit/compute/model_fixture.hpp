@@ -73,7 +73,8 @@ struct LoadedModel {
   Weights weights;
 
   /// Converts the checkpoint at `source`, leaving out expected.* (the oracle's answers lie beside it).
-  static std::unique_ptr<LoadedModel> convert(const std::string& source) {
+  static std::unique_ptr<LoadedModel> convert(const std::string& source,
+                                              const model::TargetFormats& target = {}) {
     auto m = std::make_unique<LoadedModel>();
     const auto copy = m->folder.path() / "source";
     std::filesystem::create_directory(copy);
@@ -84,6 +85,7 @@ struct LoadedModel {
     model::ConvertOptions options;
     options.source = copy.string();
     options.destination = m->path;
+    options.target = target;
     auto report = model::convert(options, {});
     if (!report.ok()) throw std::runtime_error(report.error().text);
     auto manifest = model::load_manifest(m->path);
@@ -108,10 +110,12 @@ struct LoadedModel {
 class Engine {
  public:
   Engine(LoadedModel& m, const kernels::Kernels& k, std::uint32_t threads, std::uint32_t max_rows,
-         std::uint32_t ctx, bool one_by_one = false, kernels::KvFormat kv = kernels::KvFormat::kF32)
+         std::uint32_t ctx, bool one_by_one = false, kernels::KvFormat kv = kernels::KvFormat::kF32,
+         bool fast = false)
       : pool_(threads),
         kv_((ctx / 16 + 1) * m.page_bytes(kv)),
-        forward_(m.manifest.spec, m.weights, {kv_.data(), m.page_bytes(kv), kv}, k, pool_, max_rows, ctx),
+        forward_(m.manifest.spec, m.weights, {kv_.data(), m.page_bytes(kv), kv}, k, pool_, max_rows, ctx,
+                 fast),
         experts_(m.path, m.manifest, one_by_one) {
     for (std::uint32_t p = ctx / 16 + 1; p-- > 0;) pages_.push_back(p);
   }

@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "wisp/kernels/int8_rows.hpp"
 #include "wisp/kernels/kv_format.hpp"
 #include "wisp/kernels/weight.hpp"
 
@@ -12,6 +13,10 @@ namespace wisp::kernels {
 /// Instruction sets a table of kernels is written for. All give the same bits (kernels/CANON.md).
 enum class Isa : std::uint8_t { kRef, kAvx2 };
 
+/// One KV page holds this many consecutive positions.
+inline constexpr std::uint32_t kPageTokens = 16;
+
+/// Every op for one instruction set. Plain functions; none allocates, none throws.
 /// Every op of the `exact` profile for one instruction set. Plain functions; none allocates, none throws.
 /// All sums follow kernels/CANON.md, so that a row's bits depend neither on the other rows nor on the table.
 struct Kernels {
@@ -21,6 +26,14 @@ struct Kernels {
   /// x: [tokens, x_stride] f32, y: [tokens, y_stride] f32. Order: "products" of CANON.md.
   void (*linear)(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
                  std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
+
+  /// Activations x [rows, x_stride] of `cols` columns as bytes for weights of format `f` (takes_int8). A
+  /// group with a number that is not finite gets the scale NaN.
+  void (*quantise)(WeightFormat f, const float* x, std::size_t x_stride, std::uint32_t rows,
+                   std::uint32_t cols, const Int8Rows& out);
+  /// As `linear`, in the order of the `fast` profile; x comes from `quantise` for w's format.
+  void (*linear_int8)(const WeightView& w, const Int8Rows& x, std::uint32_t tokens, float* y,
+                      std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
 
   /// y = weight * (x * rsqrt(mean(x^2) + eps)), n elements; the sum of squares is a "reduction" of CANON.md.
   void (*rms_norm)(const float* x, const float* weight, float eps, std::uint32_t n, float* y);
