@@ -87,7 +87,10 @@ void check_broken(const Tokenizer& tokenizer, const Json& row, std::size_t shown
 }
 
 bool check_folder(const std::string& folder, std::size_t shown) {
-  const auto tokenizer = Tokenizer::load(read_file(folder + "/tokenizer.json"));
+  const std::string json = read_file(folder + "/tokenizer.json");
+  const auto tokenizer = json.empty() ? Tokenizer::load_tiktoken(read_file(folder + "/tiktoken.model"),
+                                                                 read_file(folder + "/tokenizer_config.json"))
+                                      : Tokenizer::load(json);
   if (!tokenizer.ok()) {
     std::printf("%s: %s\n", folder.c_str(), tokenizer.error().text.c_str());
     return false;
