@@ -37,7 +37,7 @@ class Encoder {
         WISP_TRY(single(*segment.id));
       } else if (model_.marks) {
         WISP_TRY(marked(model_.marks->apply(part, first && segment.begin == 0)));
-      } else if (model_.nfc) {
+      } else if (model_.nfc && !is_composed(part)) {
         WISP_ASSIGN(const std::string composed, nfc(part));
         WISP_TRY(normalized(composed, parse_special));
       } else {
