@@ -18,8 +18,8 @@ TEST(TiktokenFile, NamesControlTokensAndReservesTheOthers) {
   const std::uint32_t call = *tokenizer.id_of("<|tool_call_begin|>");
   EXPECT_FALSE(tokenizer.is_special(call));
   EXPECT_EQ(*tokenizer.encode("<|tool_call_begin|>", true), std::vector{call});
-  for (const std::uint32_t id : *tokenizer.encode("<|tool_call_begin|>[EOS]<think>", false))
-    EXPECT_LT(id, first);
+  const auto text = tokenizer.encode("<|tool_call_begin|>[EOS]<think>", false);
+  for (const std::uint32_t id : *text) EXPECT_LT(id, first);
   EXPECT_EQ(tokenizer.decode(*tokenizer.encode("d\u00e9j\u00e0 \u4e2d\u6587 123", false), false),
             "d\u00e9j\u00e0 \u4e2d\u6587 123");
 }
