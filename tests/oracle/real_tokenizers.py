@@ -149,7 +149,22 @@ BUILDERS = {
     "llama3": llama3,
     "glm_over_qwen": glm_like,
 }
-KIMI_LIKE = {"kimi_over_o200k": lambda w: ranks_of(gzip.decompress(member(w, "bpe_openai", "o200k_base.tiktoken.gz")))}
+TRAINED = pathlib.Path(__file__).resolve().parents[2] / "tests/unit/text/split_vectors.json"
+KIMI_LIKE = {
+    "kimi_over_o200k": lambda w: ranks_of(gzip.decompress(member(w, "bpe_openai", "o200k_base.tiktoken.gz"))),
+    "trained_kimi": lambda w: ranks_of(json.loads(TRAINED.read_text())["kimi"]["ranks"]),
+}
+
+
+def trained(kind):
+    """The suite's small vocabulary, whose tokens lie across every boundary."""
+    vectors = json.loads(TRAINED.read_text())
+    kind = vectors["kinds"][kind]
+    return {**vectors["files"][kind["file"]], **kind["overrides"]}
+
+
+for name in ("qwen", "qwen_marks", "glm", "deepseek", "gpt_oss", "olmoe", "mixtral", "mixtral_first"):
+    BUILDERS["trained_" + name] = lambda w, name=name: trained(name)
 
 
 class Reference:
