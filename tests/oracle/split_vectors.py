@@ -20,7 +20,7 @@ import real_tokenizers
 import patterns
 import tiktoken_form
 import tokenizer_corpus
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "tests/unit/text/split_vectors.json"
 NAMES = ["<|im_start|>", "<|im_end|>", "<|user|>", "<think>"]
@@ -51,7 +51,9 @@ def byte_file(training):
 
 
 def marked_file(training):
-    model = trained(training, pre_tokenizers.Metaspace(), 1200, [])
+    # A mark only begins a token, but several may be one: as in Mixtral's.
+    words = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(split=False), pre_tokenizers.Split(Regex("\u2581*[^\u2581]+|\u2581+"), "isolated")])
+    model = trained(training, words, 1200, [])
     names = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
     names += sorted(model["vocab"], key=model["vocab"].get)
     return patterns.marked_file({n: i for i, n in enumerate(names)}, model["merges"], [(i, n, True) for i, n in enumerate(names[:3])], patterns.LEGACY_MARKS)
@@ -82,6 +84,7 @@ def rows(reference, all_texts):
 def main():
     rng = random.Random(33)
     training = [t for t in tokenizer_corpus.texts([], seed=34, scale=0.5) if len(t) < 400 and "<|" not in t]
+    training += tokenizer_corpus.edges(rng, 6000)
     rng.shuffle(training)
     files = {}
     files["bytes"], ranks = byte_file(training)

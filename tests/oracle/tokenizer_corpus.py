@@ -87,6 +87,18 @@ def marks(rng, count):
                                                                 for _ in range(rng.choice([0, 1, 1, 2, 3, 40]))) for _ in range(rng.randrange(1, 8)))
 
 
+# What stands at the edges of the patterns' alternatives: a long s, a slash after a line end, Han that is no letter, the
+# last of DeepSeek's ideographs and the next, blanks and marks in a row.
+EDGES = ["'\u017f", "'S", "'LL", "'re", "'", "//", "\n/", "\r\n/", "*/", "/*", ")\n", "\n", "\r", " ", "  ", "   ", "\t", "\u00a0", "\u2028", "a", "B", "Ab", "aB", "\u01c5", "1", "12",
+         "1234", "\u00bd", "\u3007", "\u2e80", "\u3005", "\u9fa5", "\u9fa6", "\u30fb", "\u30fc", "\u3099", "\u0301", "\u0903", "\U00016d63", "\U00010d50", "\u2581", "\u2581\u2581", ".", "!", "...", "_", "$",
+         "\u20ac", "\x00", "\u200d", "\u00ad"]
+
+
+def edges(rng, count):
+    for _ in range(count):
+        yield "".join(rng.choice(EDGES) for _ in range(rng.randrange(2, 14)))
+
+
 def control_tokens(rng, names, count):
     """What `names`, the vocabulary's added tokens, look like in a user's text: whole, cut, doubled, in words."""
     for _ in range(count):
@@ -131,6 +143,7 @@ def texts(names, seed=20261130, scale=1.0):
         out += [t[:30] for t in rng.sample(pool, n(2500))]
     out += by_category(rng, n(4000))
     out += mixed(rng, n(5000))
+    out += edges(rng, n(3000))
     out += white_space(rng, n(1500))
     out += digit_runs(rng, n(800))
     out += marks(rng, n(1000))
