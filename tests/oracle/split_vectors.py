@@ -28,14 +28,15 @@ COUNT = 500
 
 
 def texts():
+    edges = ["a'\u017fab", "a\U00016d63b", "x   c    d", "'\u017fab"]
     found = [t[:36] for t in tokenizer_corpus.texts(NAMES, seed=31, scale=0.06)]
-    return random.Random(32).sample(sorted(set(found)), COUNT)
+    return edges + random.Random(32).sample(sorted(set(found) - set(edges)), COUNT - len(edges))
 
 
-def trained(training, pre_tokenizer, size, alphabet):
+def trained(training, pre_tokenizer, size, alphabet, characters=1000):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False, max_token_length=12)
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False, max_token_length=12, limit_alphabet=characters)
     tokenizer.train_from_iterator(training, trainer)
     return json.loads(tokenizer.to_str())["model"]
 
@@ -53,7 +54,7 @@ def byte_file(training):
 def marked_file(training):
     # A mark only begins a token, but several may be one: as in Mixtral's.
     words = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(split=False), pre_tokenizers.Split(Regex("\u2581*[^\u2581]+|\u2581+"), "isolated")])
-    model = trained(training, words, 1200, [])
+    model = trained(training, words, 1200, [], 220)
     names = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
     names += sorted(model["vocab"], key=model["vocab"].get)
     return patterns.marked_file({n: i for i, n in enumerate(names)}, model["merges"], [(i, n, True) for i, n in enumerate(names[:3])], patterns.LEGACY_MARKS)
@@ -84,7 +85,7 @@ def rows(reference, all_texts):
 def main():
     rng = random.Random(33)
     training = [t for t in tokenizer_corpus.texts([], seed=34, scale=0.5) if len(t) < 400 and "<|" not in t]
-    training += tokenizer_corpus.edges(rng, 6000)
+    training += list(tokenizer_corpus.edges(rng, 6000)) + ["'\u017fab", "a\U00016d63b", "   c    d"] * 300
     rng.shuffle(training)
     files = {}
     files["bytes"], ranks = byte_file(training)
