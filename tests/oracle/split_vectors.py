@@ -28,7 +28,7 @@ COUNT = 500
 
 
 def texts():
-    edges = ["a'\u017fab", "a\U00016d63b", "x   c    d", "'\u017fab"]
+    edges = ["a'\u017fab", "a\U00016d63b", "x   c    d", "'\u017fab", "\u9fa5\u9fa6"]
     found = [t[:36] for t in tokenizer_corpus.texts(NAMES, seed=31, scale=0.06)]
     return edges + random.Random(32).sample(sorted(set(found) - set(edges)), COUNT - len(edges))
 
@@ -85,7 +85,7 @@ def rows(reference, all_texts):
 def main():
     rng = random.Random(33)
     training = [t for t in tokenizer_corpus.texts([], seed=34, scale=0.5) if len(t) < 400 and "<|" not in t]
-    training += list(tokenizer_corpus.edges(rng, 6000)) + ["'\u017fab", "a\U00016d63b", "   c    d"] * 300
+    training += list(tokenizer_corpus.edges(rng, 6000)) + ["'\u017fab", "a\U00016d63b", "   c    d", "\u9fa5\u9fa6"] * 300
     rng.shuffle(training)
     files = {}
     files["bytes"], ranks = byte_file(training)
