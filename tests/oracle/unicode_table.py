@@ -11,7 +11,18 @@ from tokenizers import Regex, pre_tokenizers
 
 OUT = pathlib.Path(__file__).resolve().parents[2] / "services/gateway/text/char_class_table.inc"
 # In the order of CharClass in char_class.hpp.
-CLASSES = [r"\p{Z}", r"[^\S\r\n]", r"[\r\n]", r"[\p{Lu}\p{Lt}]", r"\p{Ll}", r"[\p{Lm}\p{Lo}]", r"\p{M}", r"\p{N}", r"\p{P}", r"\p{S}"]
+CLASSES = [
+    r"\p{Z}",
+    r"[^\S\r\n]",
+    r"[\r\n]",
+    r"[\p{Lu}\p{Lt}]",
+    r"\p{Ll}",
+    r"[\p{Lm}\p{Lo}]",
+    r"\p{M}",
+    r"\p{N}",
+    r"\p{P}",
+    r"\p{S}",
+]
 HAN = 16
 
 
@@ -35,7 +46,9 @@ def main():
         classes[char] |= HAN
     starts = [c for c in range(0x110000) if c == 0 or classes[c] != classes[c - 1]]
     words = [f"0x{c << 5 | classes[c]:x}" for c in starts]
-    lines, line = ["// Written by tests/oracle/unicode_table.py: the first character of each range << 5 | its class."], ""
+    lines, line = [
+        "// Written by tests/oracle/unicode_table.py: the first character of each range << 5 | its class."
+    ], ""
     for word in words:
         if len(line) + len(word) + 2 > 110:
             lines.append(line.rstrip())
