@@ -128,7 +128,8 @@ Result<OpenModel> open_model(const std::string& folder) {
   if (!model::is_wisp_folder(folder) && model::is_hf_folder(folder)) return not_converted(folder);
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(folder));
   std::error_code error;
-  const bool tokenizer = fs::exists(fs::path(folder) / "tokenizer.json", error);
+  const bool tokenizer = fs::exists(fs::path(folder) / "tokenizer.json", error) ||
+                         fs::exists(fs::path(folder) / "tiktoken.model", error);
   return OpenModel{std::move(manifest), tokenizer};
 }
 

@@ -195,6 +195,19 @@ TEST_F(ConvertTest, AnyReaderOfTheFormatOpensTheFiles) {
   }
 }
 
+TEST_F(ConvertTest, AVocabularyInKimisFormComesAlongWhereThereIsNoOther) {
+  TinyCheckpoint tiny;
+  tiny.write(temp_.path("kimi"));
+  test::write_file(temp_.path("kimi/tiktoken.model"), "QQ== 0\n");
+  test::write_file(temp_.path("kimi/tokenizer_config.json"), R"({"chat_template": "A"})");
+  EXPECT_TRUE(convert_ok(temp_.path("kimi"), temp_.path("one")).notes.empty());
+  EXPECT_EQ(test::read_file(temp_.path("one/tiktoken.model")), "QQ== 0\n");
+  EXPECT_EQ(test::read_file(temp_.path("one/tokenizer_config.json")), R"({"chat_template": "A"})");
+  test::write_file(temp_.path("kimi/tokenizer.json"), "{}");
+  convert_ok(temp_.path("kimi"), temp_.path("two"));
+  EXPECT_FALSE(std::filesystem::exists(temp_.path("two/tiktoken.model")));
+}
+
 TEST_F(ConvertTest, TextsComeAlong) {
   convert_ok(kPocket, temp_.path("pocket"));
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
