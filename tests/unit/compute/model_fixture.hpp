@@ -73,7 +73,8 @@ struct LoadedModel {
   Weights weights;
 
   /// Converts the checkpoint at `source`, leaving out expected.* (the oracle's answers lie beside it).
-  static std::unique_ptr<LoadedModel> convert(const std::string& source) {
+  static std::unique_ptr<LoadedModel> convert(const std::string& source,
+                                              const model::TargetFormats& target = {}) {
     auto m = std::make_unique<LoadedModel>();
     const auto copy = m->folder.path() / "source";
     std::filesystem::create_directory(copy);
@@ -84,6 +85,7 @@ struct LoadedModel {
     model::ConvertOptions options;
     options.source = copy.string();
     options.destination = m->path;
+    options.target = target;
     auto report = model::convert(options, {});
     if (!report.ok()) throw std::runtime_error(report.error().text);
     auto manifest = model::load_manifest(m->path);
@@ -99,9 +101,7 @@ struct LoadedModel {
     return m;
   }
 
-  std::uint64_t page_bytes() const {
-    return manifest.spec.kv_width_of_all() * kernels::kPageTokens * 4;
-  }
+  std::uint64_t page_bytes() const { return manifest.spec.kv_width_of_all() * kernels::kPageTokens * 4; }
 };
 
 /// One engine over a loaded model, with a KV pool of `ctx` positions whose pages are handed out backwards.
