@@ -71,16 +71,6 @@ class Checkpoints(unittest.TestCase):
                 s.write(struct.pack("<Q", length))
             self.refused(f, "00001")
 
-    def test_other_containers(self):
-        """A GGUF file, alone or in a folder, is refused as what it is."""
-        f = temp("gguf")
-        os.makedirs(f, exist_ok=True)
-        shutil.copy(os.path.join(SOURCE, "config.json"), f)
-        with open(os.path.join(f, "model-q4_0.gguf"), "wb") as s:
-            s.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
-        self.refused(f, "model-q4_0.gguf", "safetensors")
-        self.refused(os.path.join(f, "model-q4_0.gguf"), "model-q4_0.gguf", "safetensors")
-
     def test_headers(self):
         def case(name, change, *words, source=SOURCE):
             f = copy_of(source, name)

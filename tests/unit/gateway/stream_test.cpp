@@ -138,7 +138,8 @@ std::pair<std::string, std::string> text_of(const std::string& stream) {
   std::istringstream lines(stream);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("data: {")) continue;
-    for (const auto& choice : nlohmann::json::parse(line.substr(6))["choices"]) {
+    const auto event = nlohmann::json::parse(line.substr(6));
+    for (const auto& choice : event["choices"]) {
       text +=
           choice.contains("text") ? choice["text"].get<std::string>() : choice["delta"].value("content", "");
       if (choice["finish_reason"].is_string()) reason = choice["finish_reason"];

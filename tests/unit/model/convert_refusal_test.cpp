@@ -250,5 +250,19 @@ TEST(Convert, MissingConfigIsNamed) {
                      {"config.json", "no such file"});
 }
 
+/// A folder or a file of another container is refused as what it is, with a config beside it and without.
+TEST(Convert, OtherContainersAreNamed) {
+  for (const bool config : {true, false}) {
+    test::TempFolder temp;
+    fs::create_directories(temp.path("src"));
+    test::write_file(temp.path("src/model-q4_0.gguf"), std::string("GGUF\3", 5));
+    if (config) test::write_file(temp.path("src/config.json"), TinyCheckpoint().config.dump());
+    test::expect_error(convert({temp.path("src"), temp.path("dst"), false, {}}, {}),
+                       {"model-q4_0.gguf", "convert it to safetensors first"});
+    test::expect_error(convert({temp.path("src/model-q4_0.gguf"), temp.path("dst"), false, {}}, {}),
+                       {"model-q4_0.gguf: is a file", "safetensors"});
+  }
+}
+
 }  // namespace
 }  // namespace wisp::model
