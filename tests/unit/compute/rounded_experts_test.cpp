@@ -21,19 +21,6 @@ const std::string kData = WISP_TEST_DATA;
 
 using Tensors = std::map<std::string, TinyTensor>;
 
-/// A checkpoint's tensors, one file.
-Tensors tensors_of(const std::string& folder) {
-  auto file = model::SafetensorsFile::open(folder + "/model.safetensors");
-  if (!file.ok()) throw std::runtime_error(file.error().text);
-  Tensors out;
-  for (const model::TensorInfo& t : file->header().tensors) {
-    std::vector<std::uint8_t> bytes(t.bytes);
-    if (!file->read(t, 0, bytes).ok()) throw std::runtime_error("unreadable " + t.name);
-    out[t.name] = {std::string(model::name_of(t.dtype)), {t.shape.begin(), t.shape.end()}, std::move(bytes)};
-  }
-  return out;
-}
-
 template <class T>
 void append(std::vector<std::uint8_t>& to, T value) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(&value);
@@ -94,7 +81,7 @@ TEST_P(PackedExperts, GiveWhatTheSameNumbersGiveInF32) {
   config.erase("num_nextn_predict_layers");
   const std::string behind = "model.layers." + config["num_hidden_layers"].dump() + ".";
   Tensors packed, exact;
-  for (const auto& [name, t] : tensors_of(folder)) {
+  for (const auto& [name, t] : model::test::read_tensors(folder + "/model.safetensors")) {
     if (name.starts_with(behind)) continue;
     if (name.find(".experts.") == std::string::npos) {
       packed[name] = exact[name] = t;

@@ -58,6 +58,42 @@ std::string checkpoint(const test::TempFolder& temp, const std::string& name) {
   return copy;
 }
 
+/// No tensor of a family's may be missing, be it a bias, a sink, a scale or an expert: nothing is put in its
+/// place.
+TEST(Parts, NoneMayBeMissing) {
+  std::size_t dropped = 0;
+  for (const std::string name :
+       {"deepseek_v3_published", "deepseek_v3_direct_q", "deepseek_v32_saved", "glm4_moe_published",
+        "glm4_moe_lite_published", "glm_moe_dsa_published", "gpt_oss_published", "gpt_oss_mxfp4",
+        "mixtral_published", "mixtral_gptq_act_order", "mixtral_awq", "olmoe_clip", "qwen2_moe_published",
+        "tied_bias_f32", "fp8_bf16_scales", "int4_asymmetric"}) {
+    test::TempFolder temp;
+    const std::string source = checkpoint(temp, name);
+    ASSERT_TRUE(estimate(source).ok()) << name;
+    const auto all = test::read_tensors(source + "/model.safetensors");
+    const Json config = Json::parse(test::read_file(source + "/config.json"));
+    const auto layers = config["num_hidden_layers"].get<std::uint32_t>();
+    const std::string last = "model.layers." + std::to_string(layers - 1) + ".";
+    const std::string behind = "model.layers." + std::to_string(layers) + ".";
+    for (const auto& [tensor, unused] : all) {
+      // The last layer stands for the others, and expert 1 for all experts.
+      const auto expert = tensor.find("experts.");
+      const bool other = expert != std::string::npos && tensor.find("experts.1.") == std::string::npos &&
+                         tensor[expert + 8] >= '0' && tensor[expert + 8] <= '9';
+      const bool of_layer = tensor.starts_with("model.layers.");
+      if (tensor.starts_with(behind) || other || (of_layer && !tensor.starts_with(last))) continue;
+      if (tensor == "lm_head.weight" || tensor.ends_with(".weight_shape")) continue;  // not needed
+      auto fewer = all;
+      fewer.erase(tensor);
+      test::write_file(source + "/model.safetensors", test::safetensors_bytes(fewer));
+      const auto made = estimate(source);
+      EXPECT_FALSE(made.ok()) << name << " without " << tensor;
+      ++dropped;
+    }
+  }
+  EXPECT_GT(dropped, 200u);
+}
+
 /// The layer that predicts further tokens is none of the model's: neither counted nor kept, and said so.
 TEST(PredictionLayer, IsLeftOutAndCountedNowhere) {
   for (const std::string name : {"deepseek_v3_published", "glm4_moe_lite_published", "glm4_moe_published"}) {
