@@ -151,7 +151,8 @@ Result<Config> parse_config(std::string_view config, std::string_view generation
     WISP_ASSIGN(const Json g, parse_json_object(generation, "generation_config.json"));
     WISP_TRY(read_generation(g, c));
   }
-  if (c.generation.eos.empty()) WISP_TRY(read_stop_ids(c.fields(), c, c.generation.eos));
+  for (const Fields& f : {c.fields(), root})
+    if (c.generation.eos.empty()) WISP_TRY(read_stop_ids(f, c, c.generation.eos));
   return c;
 }
 

@@ -62,8 +62,10 @@ Result<Config> load_config(const std::string& folder);
 /// rotated.
 Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDefaults& defaults);
 
-/// Experts, experts per token and whether their weights are renormalised; `keys` name the number of experts.
-Result<RouterSpec> read_router(const Config& c, std::span<const char* const> keys, bool renormalise);
+/// Experts, experts per token and whether their weights are renormalised; `keys` name the number of experts,
+/// `scores` the only scoring_func that the family has.
+Result<RouterSpec> read_router(const Config& c, std::span<const char* const> keys, bool renormalise,
+                               std::string_view scores = "softmax");
 /// quantization_config (or compression_config) of `f`, or none of it. Refuses by name a method, or a setting
 /// of a method, that is not supported.
 Result<QuantConfig> read_quant(const Fields& f);

@@ -19,8 +19,14 @@ ModelSpec begin_spec(const Config& c) {
   return m;
 }
 
-Result<RouterSpec> read_router(const Config& c, std::span<const char* const> keys, bool renormalise) {
+Result<RouterSpec> read_router(const Config& c, std::span<const char* const> keys, bool renormalise,
+                               std::string_view scores) {
   const Fields f = c.fields();
+  // Another way of scoring chooses other experts, and no tensor would tell.
+  WISP_ASSIGN(const std::string scoring, f.text_or("scoring_func", std::string(scores)));
+  if (scoring != scores)
+    return unsupported(f.where() + ": scoring_func " + printable(scoring) + " is not supported for " +
+                       c.model_type + "; supported: " + std::string(scores));
   const char* experts = keys.front();
   for (const char* key : keys)
     if (f.has(key)) experts = key;
@@ -108,12 +114,8 @@ Status read_sigmoid_router(const Config& c, RouterSpec& r) {
   WISP_ASSIGN(r.kept_groups, f.u32_or("topk_group", 1, 1, kMaxExperts));
   WISP_ASSIGN(const double scale, f.number_or("routed_scaling_factor", 1.0, 0.0, 1e6));
   r.scale = static_cast<float>(scale);
-  // Only one of each is ever published; another value would mean other mathematics.
-  WISP_ASSIGN(const std::string scoring, f.text_or("scoring_func", "sigmoid"));
+  // Only one is ever published; another value would mean other mathematics.
   WISP_ASSIGN(const std::string method, f.text_or("topk_method", "noaux_tc"));
-  if (scoring != "sigmoid")
-    return unsupported(f.where() + ": scoring_func " + printable(scoring) +
-                       " is not supported; supported: sigmoid");
   if (method != "noaux_tc")
     return unsupported(f.where() + ": topk_method " + printable(method) +
                        " is not supported; supported: noaux_tc");
@@ -127,7 +129,7 @@ Status read_sigmoid_mixture(const Config& c, ModelSpec& m) {
   WISP_ASSIGN(m.layers, read_dense_first_layers(c));
   if (m.moe_layers() == 0) return {};
   constexpr std::array kExpertKeys{"n_routed_experts"};
-  WISP_ASSIGN(m.router, read_router(c, kExpertKeys, true));
+  WISP_ASSIGN(m.router, read_router(c, kExpertKeys, true, "sigmoid"));
   WISP_TRY(read_sigmoid_router(c, m.router));
   WISP_ASSIGN(m.moe_width, f.u32("moe_intermediate_size", 1, kMaxWidth));
   WISP_ASSIGN(const std::uint32_t shared, f.u32_or("n_shared_experts", 0, 0, kMaxWidth / m.moe_width));

@@ -62,10 +62,25 @@ Status collect_texts(ConvertPlan& plan) {
   return {};
 }
 
+namespace {
+/// The config, or what is in its place: a file, or weights of a kind that is not read.
+Result<Config> config_of(const std::string& folder) {
+  std::error_code ec;
+  if (fs::is_regular_file(folder, ec))
+    return unsupported(folder +
+                       ": is a file; give the folder that holds config.json and the .safetensors files");
+  auto config = load_config(folder);
+  if (config.ok() || config.error().code != ErrorCode::kNotFound) return config;
+  auto opened = Checkpoint::open(folder);
+  if (!opened.ok() && opened.error().code == ErrorCode::kUnsupported) return std::move(opened).error();
+  return config;
+}
+}  // namespace
+
 Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetFormats& target) {
   ConvertPlan plan;
   plan.target = target;
-  WISP_ASSIGN(plan.config, load_config(folder));
+  WISP_ASSIGN(plan.config, config_of(folder));
   auto spec = plan.config.family->describe(plan.config);
   if (!spec.ok()) return std::move(spec).error().within(folder);
   plan.manifest.spec = *std::move(spec);

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Rows of a dense tensor are taken in groups of about this many bytes.
+/// Rows of a dense tensor are taken in groups of about this many bytes of f32, which they may pass through.
 constexpr std::uint64_t kRowGroupBytes = std::uint64_t{16} << 20;
 /// The drive is set to work on so much at a time.
 constexpr std::uint64_t kWritebackBytes = std::uint64_t{8} << 20;
@@ -249,8 +249,9 @@ Status FolderWriter::write_dense_tensor(OutputFile& file, const DenseItem& item,
   const std::uint32_t groups = kernels::groups_of(item.cols, item.group);
   const std::uint64_t scale_row = std::uint64_t{groups} * kernels::traits_of(item.format).scale_bytes;
   const auto step = static_cast<std::uint32_t>(
-      std::max<std::uint64_t>(1,
-                              std::min<std::uint64_t>(item.rows, kRowGroupBytes / row) / kernels::kTileRows) *
+      std::max<std::uint64_t>(
+          1, std::min<std::uint64_t>(item.rows, kRowGroupBytes / (std::uint64_t{item.cols} * 4)) /
+                 kernels::kTileRows) *
       kernels::kTileRows);
   for (std::uint32_t first = 0; first < item.rows; first += step) {
     const std::uint32_t count = std::min(step, item.rows - first);

@@ -46,6 +46,29 @@ class Run(unittest.TestCase):
         self.assertEqual(raw["prompt_tokens"], 13)       # no template: special strings of a raw prompt are tokens
         self.assertTrue(raw["text"].startswith("dog (noun)"))
 
+    def test_each_end_token_ends(self):
+        """A model with three ids that end an answer: whichever comes first ends it and is not printed."""
+        whole = run_json(model(), "-p", "What is a dog?")["token_ids"]
+        spare = [i for i in range(4000, 4090) if i not in whole][:2]
+        source = temp("ends")
+        for at in (2, 5, 9):
+            end = next(i for i in whole[at:] if whole.index(i) >= at)     # one that does not come before
+            for place in range(3):
+                shutil.copytree(os.path.join(DATA, "pocket-dictionary"), source)
+                with open(os.path.join(source, "generation_config.json")) as f:
+                    generation = json.load(f)
+                generation["eos_token_id"] = spare[:place] + [end] + spare[place:]
+                with open(os.path.join(source, "generation_config.json"), "w") as f:
+                    json.dump(generation, f)
+                wisp("convert", source, source + "-out")
+                out = run_json(source + "-out", "-p", "What is a dog?")
+                self.assertEqual(out["token_ids"], whole[:whole.index(end) + 1])
+                self.assertEqual(out["finish_reason"], "stop")
+                cut = run_json(model(), "-p", "What is a dog?", "-n", whole.index(end))
+                self.assertEqual(out["text"], cut["text"])
+                shutil.rmtree(source)
+                shutil.rmtree(source + "-out")
+
     def test_ids_without_tokenizer(self):
         out = run_json(model("oracle/int4"), "--ids", "1,2,3", "-n", 4, "--ignore-eos")
         self.assertEqual(len(out["token_ids"]), 4)

@@ -83,6 +83,16 @@ class SameBytes(unittest.TestCase):
                 self.assertTrue(logits == want_logits, "logits differ in bits")
         print(f"{len(rows)} combinations", file=sys.stderr)
 
+    def test_long_answer(self):
+        """1,900 tokens, each of which evicts in every layer: the ids are those of a run with room for all."""
+        args = ["--ids", "4094,274,198", "-n", 1900, "--ignore-eos", "--ctx", 2048]
+        want = run_json(model(), *args)
+        self.assertEqual(len(want["token_ids"]), 1900)
+        for slots in (MINIMUM, MINIMUM + 1):
+            got = run_json(model(), *args, "--experts-ram", slots * STRIDE)
+            self.assertEqual(got["token_ids"], want["token_ids"])
+            self.assertGreater(got["expert_bytes_read"], 1900 * 8 * STRIDE)     # one a layer and token, at least
+
     def test_other_attention(self):
         """Windows, latents, and latents chosen by an indexer: the same bits at few slots, in any chunks, in one process."""
         for name in ("mixtral_window", "deepseek_v3_published", "glm_moe_dsa_published"):

@@ -228,7 +228,7 @@ def encode_section(base):
     for name, overrides in variants(base).items():
         tokenizer = Tokenizer.from_str(apply(base, overrides))
         rows = []
-        texts = pocket if name in ("pocket", "three_splits", "o200k") else few if "_" in name else others
+        texts = pocket if name in ("pocket", "glm", "marks", "three_splits", "o200k", "gpt2") else few if "_" in name else others
         for text in texts:
             tokenizer.encode_special_tokens = False
             ids = tokenizer.encode(text, add_special_tokens=False).ids

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "model/encode.hpp"
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
+#include "wisp/kernels/number.hpp"
 
 namespace wisp::compute {
 namespace {
@@ -61,7 +63,89 @@ TEST_P(Oracle, SameBitsInAnyChunks) {
   }
 }
 
+/// A case's model and how far its logits lie from the expected ones.
+struct Distance {
+  float largest = 0.0f;  ///< of any position: the largest difference over the row's largest logit
+  double share = 0.0;    ///< the root mean square of the differences over that of the logits
+  double agree = 0.0;    ///< the share of positions with the same first token
+};
+
+Distance distance_of(const std::string& folder, LoadedModel& m) {
+  const std::vector<std::uint32_t> ids = ids_of(folder);
+  const std::vector<float> expected = testing::expected_logits(folder);
+  const std::size_t vocab = m.manifest.spec.vocab;
+  Engine engine(m, kernels::best_kernels(), 1, 128, 128);
+  Distance out;
+  double off = 0.0, all = 0.0;
+  for (std::uint32_t p = 0; p < ids.size(); ++p) {
+    const std::vector<float> got = engine.rows(ids, p, 1);
+    const std::vector<float> want(expected.begin() + static_cast<std::ptrdiff_t>(p * vocab),
+                                  expected.begin() + static_cast<std::ptrdiff_t>((p + 1) * vocab));
+    float largest = 0.0f, difference = 0.0f;
+    for (std::size_t v = 0; v < vocab; ++v) {
+      const float d = std::abs(got[v] - want[v]);
+      largest = std::max(largest, std::abs(want[v]));
+      difference = std::max(difference, d);
+      off += static_cast<double>(d) * static_cast<double>(d);
+      all += static_cast<double>(want[v]) * static_cast<double>(want[v]);
+    }
+    out.largest = std::max(out.largest, difference / largest);
+    out.agree += argmax(got) == argmax(want) ? 1.0 / static_cast<double>(ids.size()) : 0.0;
+  }
+  out.share = std::sqrt(off / all);
+  return out;
+}
+
+/// Those of the cases whose experts are plain numbers.
+class PlainOracle : public ::testing::TestWithParam<std::string> {};
+
+/// Experts that convert has rounded: the logits of every family move, and stay the model's. Weights are
+/// random and routing is peaky here, so four bits may change an expert; a mixed-up code or scale gives a
+/// share of 1.
+TEST_P(PlainOracle, RoundedExpertsStayClose) {
+  using kernels::WeightFormat;
+  const std::string folder = kData + "/oracle/" + GetParam();
+  for (const auto format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+    const auto m = LoadedModel::convert(folder, {format, {}});
+    const Distance d = distance_of(folder, *m);
+    const bool fine = format == WeightFormat::kInt8;
+    EXPECT_GT(d.share, 0.0);
+    EXPECT_LT(d.share, fine ? 0.15 : 0.5) << kernels::name_of(format);
+    EXPECT_GE(d.agree, fine ? 0.9 : 0.5) << kernels::name_of(format);
+  }
+}
+
+/// One number of one expert, wrong by a hundredth, is more than LogitsAtEveryPosition lets pass.
+TEST_P(PlainOracle, OneWrongWeightShows) {
+  const std::string folder = kData + "/oracle/" + GetParam();
+  const auto m = LoadedModel::convert(folder);
+  const model::ExpertMatrix& down = m->manifest.spec.expert.down;
+  // The first expert of the first token in the last layer that has any.
+  std::size_t layer = m->manifest.experts.size() - 1;
+  while (m->manifest.experts[layer].file.empty()) --layer;
+  const auto chosen = testing::expected_tensor(folder, "layers." + std::to_string(layer) + ".experts");
+  std::int64_t expert = 0;
+  std::memcpy(&expert, chosen.data(), 8);
+  const model::LayerExperts& experts = m->manifest.experts[layer];
+  const auto at = static_cast<std::streamoff>(experts.extents[static_cast<std::size_t>(expert)].offset +
+                                              down.codes_offset);
+  std::fstream file(m->path + "/" + experts.file, std::ios::in | std::ios::out | std::ios::binary);
+  std::uint8_t raw[4] = {};
+  const auto size = static_cast<std::streamsize>(kernels::row_bytes(down.format, 1));
+  file.seekg(at);
+  file.read(reinterpret_cast<char*>(raw), size);
+  const float wrong = kernels::plain_to_float(down.format, raw) + 0.01f;
+  model::RoundingError cost;
+  model::encode_rows(down.format, &wrong, 1, 1, raw, {}, cost);
+  file.seekp(at);
+  file.write(reinterpret_cast<const char*>(raw), size);
+  file.close();
+  EXPECT_GT(distance_of(folder, *m).largest, 1e-4f);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, Oracle, ::testing::ValuesIn(testing::cases()),
+                         [](const auto& i) { return i.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, PlainOracle, ::testing::ValuesIn(testing::plain_cases()),
                          [](const auto& i) { return i.param; });
 
 TEST(Reference, GreedyAnswersOfTheBundledModel) {

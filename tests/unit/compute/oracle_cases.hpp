@@ -34,6 +34,17 @@ inline std::vector<std::string> cases() {
   return names;
 }
 
+/// Those whose weights are plain numbers.
+inline std::vector<std::string> plain_cases() {
+  std::vector<std::string> names = cases();
+  std::erase_if(names, [](const std::string& name) {
+    for (const char* form : {"int4", "fp8", "awq", "gptq", "mxfp4"})
+      if (name.find(form) != name.npos) return true;
+    return false;
+  });
+  return names;
+}
+
 inline std::vector<std::uint32_t> ids_of(const std::string& folder) {
   const auto bytes = expected_tensor(folder, "input_ids");
   std::vector<std::uint32_t> ids;

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -172,6 +173,72 @@ TEST(Prompt, AHelperThatHangsAndDiesHoldsNobodyUp) {
   EXPECT_NE(running_helper(), helper);
   engine.commit(streaming, kEos, Finish::kStop);
   EXPECT_TRUE(stream.read().body.ends_with("data: [DONE]\n\n"));
+}
+
+/// A model folder with the bundled tokenizer, and files of our own beside it.
+class PromptFolder {
+ public:
+  PromptFolder(const std::string& config, const std::string& chat_template) {
+    namespace fs = std::filesystem;
+    std::string pattern = (fs::temp_directory_path() / "wisp-test-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+    fs::copy(WISP_TEST_DATA "/pocket-dictionary/tokenizer.json", path_);
+    std::ofstream(path_ + "/tokenizer_config.json") << config;
+    if (!chat_template.empty()) std::ofstream(path_ + "/chat_template.jinja") << chat_template;
+  }
+  ~PromptFolder() { std::filesystem::remove_all(path_); }
+
+  ApiResult<std::vector<std::uint32_t>> ask(Endpoint endpoint, const std::string& text) const {
+    PromptMaker maker({});
+    EXPECT_TRUE(maker.load(path_, 100).ok());
+    ApiRequest request;
+    request.endpoint = endpoint;
+    if (endpoint == Endpoint::kCompletion) request.prompt = text;
+    request.messages = nlohmann::ordered_json::array({{{"role", "user"}, {"content", text}}});
+    return maker.ids_of(request);
+  }
+
+ private:
+  std::string path_;
+};
+
+/// A template and a tokenizer that both write a first token write one, and none where neither does.
+TEST(Prompt, BeginsWithOneFirstToken) {
+  const std::string with = R"({"bos_token":"<|endoftext|>","add_bos_token":true})";
+  const std::string without = R"({"bos_token":"<|endoftext|>","add_bos_token":false})";
+  const std::string body = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}";
+  const std::uint32_t bos = tokenizer().id_of("<|endoftext|>").value();
+  struct Case {
+    std::string config, chat_template;
+    Endpoint endpoint;
+    std::string text;
+    std::ptrdiff_t count;
+  };
+  for (const Case& c : {Case{with, "{{ bos_token }}" + body, Endpoint::kChat, "hi", 1},
+                        {with, "<|endoftext|>" + body, Endpoint::kChat, "hi", 1},
+                        {with, "{{ bos_token }}" + body, Endpoint::kChat, "<|endoftext|>", 1},
+                        {without, "{{ bos_token }}" + body, Endpoint::kChat, "hi", 1},
+                        {with, body, Endpoint::kChat, "hi", 0},
+                        {with, body, Endpoint::kCompletion, "hi", 1},
+                        {with, body, Endpoint::kCompletion, "<|endoftext|>hi", 1},
+                        {without, body, Endpoint::kCompletion, "hi", 0}}) {
+    SCOPED_TRACE(c.config + c.chat_template + c.text);
+    const auto made = PromptFolder(c.config, c.chat_template).ask(c.endpoint, c.text);
+    const auto* ids = std::get_if<std::vector<std::uint32_t>>(&made);
+    ASSERT_NE(ids, nullptr);
+    EXPECT_EQ(std::count(ids->begin(), ids->end(), bos), c.count);
+    EXPECT_EQ(ids->front() == bos, c.count == 1);
+  }
+}
+
+/// No template is guessed: a model without one answers completions only, and says so.
+TEST(Prompt, NoTemplateIsGuessed) {
+  const PromptFolder folder(R"({"eos_token":"<|im_end|>"})", "");
+  const auto made = folder.ask(Endpoint::kChat, "hi");
+  ASSERT_TRUE(std::holds_alternative<ApiError>(made));
+  EXPECT_EQ(std::get<ApiError>(made).status, 400);
+  EXPECT_NE(std::get<ApiError>(made).message.find("no chat template"), std::string::npos);
+  EXPECT_FALSE(std::holds_alternative<ApiError>(folder.ask(Endpoint::kCompletion, "hi")));
 }
 
 /// A helper that ends at once is the server's fault, and asking again would not mend it.

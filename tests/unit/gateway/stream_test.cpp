@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <sstream>
+
 namespace wisp::gateway {
 namespace {
 
@@ -127,6 +130,78 @@ TEST(Stream, EndTokenIsNotPrintedUnlessIgnored) {
   EXPECT_EQ(stream_of({.tokens = {0, 8}}).find("<eos>"), std::string::npos);
   EXPECT_NE(stream_of({.tokens = {0, 8}, .finish = Finish::kLength, .flags = shm::kIgnoreEos}).find("<eos>"),
             std::string::npos);
+}
+
+/// The text of all events of a stream, and the last finish_reason.
+std::pair<std::string, std::string> text_of(const std::string& stream) {
+  std::string text, reason;
+  std::istringstream lines(stream);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("data: {")) continue;
+    const auto event = nlohmann::json::parse(line.substr(6));
+    for (const auto& choice : event["choices"]) {
+      text +=
+          choice.contains("text") ? choice["text"].get<std::string>() : choice["delta"].value("content", "");
+      if (choice["finish_reason"].is_string()) reason = choice["finish_reason"];
+    }
+  }
+  return {text, reason};
+}
+
+/// Models have several ids that end an answer: each of them ends it, and none is printed.
+TEST(Stream, EachEndTokenEndsAndNoneIsPrinted) {
+  shm::RequestParams params = params_of({});
+  params.eos_count = 3;
+  params.eos[1] = 6;
+  params.eos[2] = 3;
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion}) {
+    for (const std::uint32_t end : {8u, 6u, 3u}) {
+      const AnswerShape shape{"m", endpoint, {}, true, false};
+      EventStream events(shape, 1, params, bytes_of, std::nullopt);
+      std::string out;
+      events.begin(out);
+      for (const std::uint32_t t : {0u, 1u, end}) events.token(t, out);
+      events.end(Finish::kStop, {}, out);
+      EXPECT_EQ(text_of(out), std::pair(std::string("Hello"), std::string("stop"))) << end;
+      AnswerText whole({}, params, bytes_of);
+      std::string text;
+      for (const std::uint32_t t : {0u, 1u, end}) text += whole.push(t);
+      EXPECT_EQ(text + whole.flush(), "Hello") << end;
+    }
+  }
+}
+
+/// A stop string wherever it lies among the tokens, on both endpoints, streamed and whole: nothing of it is
+/// sent.
+TEST(Stream, StopMatrix) {
+  struct Stop {
+    std::vector<std::uint32_t> tokens;
+    std::string stop, text;
+  };
+  const std::vector<Stop> stops{
+      {{0, 1, 2, 3}, "Hel", ""},              // the first token itself
+      {{0, 1, 2, 3}, "Hello", ""},            // two tokens
+      {{0, 1, 2, 3}, "lo w", "Hel"},          // begins in the middle of a token
+      {{0, 1, 6, 7, 2}, "loEND!", "Hel"},     // three tokens
+      {{0, 1, 2, 3, 6}, "lo worldE", "Hel"},  // four
+      {{0, 6, 6, 7, 1}, "END!", "HelEN"},     // begins again after a false start
+      {{4, 5, 0, 1}, "\xE2\x82\xACH", ""},    // a character that two tokens share
+      {{0, 1, 6}, "END!", "HelloEN"},         // never completed: released at the end
+  };
+  for (const Stop& s : stops) {
+    SCOPED_TRACE(s.stop);
+    for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion}) {
+      for (const bool usage : {false, true}) {
+        const std::string out =
+            stream_of({.endpoint = endpoint, .tokens = s.tokens, .stop = {s.stop, "zzz"}, .usage = usage});
+        EXPECT_EQ(text_of(out), std::pair(s.text, std::string("stop")));
+      }
+    }
+    AnswerText whole({s.stop}, params_of({}), bytes_of);
+    std::string text;
+    for (const std::uint32_t t : s.tokens) text += whole.push(t);
+    EXPECT_EQ(text + whole.flush(), s.text);
+  }
 }
 
 TEST(Stream, ErrorIsAnEventWithoutDone) {

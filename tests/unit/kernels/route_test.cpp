@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -58,6 +60,86 @@ TEST(Route, EveryTableChoosesAlike) {
       EXPECT_TRUE(same_bits(want.weights, got.weights));
     }
   }
+}
+
+/// The published geometries of sigmoid routers, against the definition written anew in double with sorted
+/// lists.
+TEST(Route, SigmoidFollowsItsDefinition) {
+  struct Geometry {
+    std::uint32_t experts, top_k, groups, kept;
+    bool renormalise;
+    double scale;
+  };
+  Random random(29);
+  std::normal_distribution<float> normal;
+  for (const Geometry& g : {Geometry{256, 8, 8, 4, true, 2.5}, Geometry{384, 8, 1, 1, true, 2.827},
+                            Geometry{160, 8, 1, 1, true, 2.5}, Geometry{64, 6, 1, 1, false, 1.8},
+                            Geometry{64, 6, 4, 2, false, 1.0}, Geometry{16, 4, 8, 2, true, 1.0}}) {
+    const std::uint32_t size = g.experts / g.groups;
+    int compared = 0;
+    for (int round = 0; round < 40; ++round) {
+      std::vector<float> logits(g.experts), selection(g.experts), scratch(2 * std::size_t{g.experts});
+      for (float& v : logits) v = 2.0f * normal(random);
+      for (float& v : selection) v = 0.3f * normal(random) - (round % 2 == 0 ? 0.0f : 1.0f);
+      std::vector<double> score(g.experts), choice(g.experts);
+      for (std::uint32_t e = 0; e < g.experts; ++e) {
+        score[e] = 1.0 / (1.0 + std::exp(-static_cast<double>(logits[e])));
+        choice[e] = score[e] + static_cast<double>(selection[e]);
+      }
+      const auto falling = [](const std::vector<double>& by, std::vector<std::uint32_t> ids) {
+        std::sort(ids.begin(), ids.end(), [&](std::uint32_t a, std::uint32_t b) { return by[a] > by[b]; });
+        return ids;
+      };
+      std::vector<double> worth(g.groups);
+      std::vector<std::uint32_t> all_groups(g.groups), open;
+      for (std::uint32_t i = 0; i < g.groups; ++i) {
+        all_groups[i] = i;
+        std::vector<double> members(choice.begin() + i * size, choice.begin() + (i + 1) * size);
+        std::sort(members.rbegin(), members.rend());
+        worth[i] = members[0] + members[1];
+      }
+      const auto groups = falling(worth, all_groups);
+      double margin = g.groups > g.kept ? worth[groups[g.kept - 1]] - worth[groups[g.kept]] : 1.0;
+      for (std::uint32_t i = 0; i < g.kept; ++i)
+        for (std::uint32_t e = 0; e < size; ++e) open.push_back(groups[i] * size + e);
+      open = falling(choice, open);
+      for (std::uint32_t i = 0; i < g.top_k && i + 1 < open.size(); ++i)
+        margin = std::min(margin, choice[open[i]] - choice[open[i + 1]]);
+      if (margin < 1e-5) continue;  // rounding may choose another one
+      ++compared;
+      double sum = 0.0;
+      for (std::uint32_t i = 0; i < g.top_k; ++i) sum += score[open[i]];
+      std::vector<std::uint32_t> ids(g.top_k);
+      std::vector<float> weights(g.top_k);
+      kernels::route({RouteKind::kSigmoidTopK, g.experts, g.top_k, g.renormalise, g.groups, g.kept,
+                      static_cast<float>(g.scale)},
+                     logits.data(), selection.data(), scratch.data(), ids.data(), weights.data(),
+                     best_kernels());
+      open.resize(g.top_k);
+      ASSERT_EQ(ids, open) << g.experts << " in " << g.groups << " groups";
+      for (std::uint32_t i = 0; i < g.top_k; ++i)
+        EXPECT_NEAR(static_cast<double>(weights[i]), g.scale * score[open[i]] / (g.renormalise ? sum : 1.0),
+                    1e-6);
+    }
+    EXPECT_GT(compared, 30);
+  }
+}
+
+/// Softmax of the chosen logits alone: what all the others are does not matter.
+TEST(Route, ChosenLogitsAloneAreWeighed) {
+  std::vector<float> logits(128, 1.0f);
+  logits[77] = 3.0f;
+  logits[5] = 2.5f;
+  logits[127] = 2.0f;
+  logits[9] = 1.5f;
+  std::vector<float> scratch(256), weights(4);
+  std::vector<std::uint32_t> ids(4);
+  kernels::route({RouteKind::kTopKSoftmax, 128, 4, true}, logits.data(), nullptr, scratch.data(), ids.data(),
+                 weights.data(), best_kernels());
+  EXPECT_EQ(ids, (std::vector<std::uint32_t>{77, 5, 127, 9}));
+  const double sum = 1.0 + std::exp(-0.5) + std::exp(-1.0) + std::exp(-1.5);
+  for (int i = 0; i < 4; ++i)
+    EXPECT_NEAR(static_cast<double>(weights[static_cast<std::size_t>(i)]), std::exp(-0.5 * i) / sum, 1e-6);
 }
 
 TEST(Route, BrokenLogitsStillGiveDistinctIds) {

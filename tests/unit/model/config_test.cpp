@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <set>
+
 #include "expect_error.hpp"
 #include "model/family.hpp"
 #include "tiny_checkpoint.hpp"
@@ -111,6 +114,13 @@ TEST_F(ConfigTest, Generation) {
   ASSERT_TRUE(c.ok());
   EXPECT_FALSE(c->generation.sample);
   EXPECT_EQ(c->generation.eos, std::vector<std::uint32_t>{3}) << "from config.json";
+  const Json wrapper{{"architectures", config_["architectures"]}, {"eos_token_id", {3, 4}}};
+  Json outer = wrapper;
+  outer["text_config"] = config_;
+  outer["text_config"].erase("eos_token_id");
+  c = parse_config(outer.dump(), "");
+  ASSERT_TRUE(c.ok()) << c.error().text;
+  EXPECT_EQ(c->generation.eos, (std::vector<std::uint32_t>{3, 4})) << "from around text_config";
   expect_error(parse_config(config_.dump(), R"({"eos_token_id": 40})"),
                {"eos_token_id", "40", "vocab_size is 40"});
   expect_error(parse_config(config_.dump(), R"({"temperature": -1})"),
@@ -188,6 +198,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"Eps", "/rms_norm_eps", -1.0, {"rms_norm_eps is -1"}},
         Bad{"LayerTypes", "/mlp_layer_types", {"sparse"}, {"mlp_layer_types has 1 entries"}},
         Bad{"LayerType", "/mlp_layer_types", {"sparse", "hash_moe"}, {"hash_moe"}},
+        Bad{"Scoring",
+            "/scoring_func",
+            "sigmoid",
+            {"scoring_func sigmoid", "qwen3_moe", "supported: softmax"}},
         Bad{"OnlyLayers", "/mlp_only_layers", {7}, {"mlp_only_layers names layer 7"}},
         Bad{"Stop", "/eos_token_id", 99, {"eos_token_id is 99", "vocab_size"}}),
     [](const auto& i) { return i.param.title; });
@@ -202,6 +216,53 @@ TEST(Config, NotANumberIsNamed) {
   }
   expect_error(parse_config(std::string(100000, '['), ""), {"nested deeper"});
   expect_error(parse_config("[]", ""), {"not a JSON object"});
+}
+
+/// The configs of all oracles, by folder.
+std::vector<std::pair<std::string, Json>> oracle_configs() {
+  std::vector<std::pair<std::string, Json>> out;
+  for (const auto& f : std::filesystem::directory_iterator(std::string(WISP_TEST_DATA) + "/oracle"))
+    if (f.is_directory())
+      out.emplace_back(f.path().filename(), Json::parse(test::read_file(f.path() / "config.json")));
+  return out;
+}
+
+/// Each config is read by its own family; under the type of another one it is refused, never guessed.
+TEST(Family, ReadsItsOwnConfigsAndNoOthers) {
+  std::set<std::string> met;
+  for (const auto& [folder, config] : oracle_configs()) {
+    SCOPED_TRACE(folder);
+    const std::string type = config["model_type"], architecture = config["architectures"][0];
+    const auto own = parse_config(config.dump(), "");
+    ASSERT_TRUE(own.ok()) << own.error().text;
+    EXPECT_EQ(own->family->model_type, type);
+    met.insert(type);
+    for (const Family* other : families()) {
+      if (other->architectures[0] == architecture) continue;
+      Json mixed = config;
+      mixed["model_type"] = other->model_type;
+      expect_error(parse_config(mixed.dump(), ""), {architecture, std::string(other->model_type)});
+    }
+  }
+  met.insert("kimi_k2");  // tests/unit/compute has one
+  for (const Family* f : families()) EXPECT_TRUE(met.contains(std::string(f->model_type))) << f->model_type;
+}
+
+/// A router that scores in another way than its family does is refused by name, whatever the family.
+TEST(Family, OtherScoringIsRefused) {
+  for (const auto& [folder, config] : oracle_configs()) {
+    SCOPED_TRACE(folder);
+    const auto ok = spec_of(config);
+    ASSERT_TRUE(ok.ok()) << ok.error().text;
+    const bool sigmoid = ok->router.kind == RouterKind::kSigmoidTopK;
+    Json changed = config;
+    changed["scoring_func"] = sigmoid ? "sigmoid" : "softmax";
+    EXPECT_TRUE(spec_of(changed).ok());
+    for (const std::string scoring : {sigmoid ? "softmax" : "sigmoid", "sqrtsoftplus"}) {
+      changed["scoring_func"] = scoring;
+      expect_error(spec_of(changed), {"scoring_func " + scoring, config["model_type"].get<std::string>()});
+    }
+  }
 }
 
 /// Without layer_types every second layer slides, from the first one on.

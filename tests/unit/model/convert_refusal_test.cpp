@@ -149,6 +149,42 @@ INSTANTIATE_TEST_SUITE_P(
                 Experts::kInt4,
                 add(kExpert + "up_proj.weight_g_idx", "F32", {64}),
                 {"weight_g_idx"}},
+        Refusal{"InputScale",
+                Experts::kBf16,
+                add(kAttention + "q_proj.input_scale", "F32", {1}),
+                {kAttention + "q_proj.input_scale", "not known to qwen3_moe"}},
+        Refusal{"InputScaleOfAnExpert",
+                Experts::kInt4,
+                add(kExpert + "up_proj.input_scale", "F32", {1}),
+                {kExpert + "up_proj.input_scale", "not known to qwen3_moe"}},
+        Refusal{"CacheScale",
+                Experts::kBf16,
+                add(kAttention + "k_scale", "F32", {1}),
+                {kAttention + "k_scale", "not known to qwen3_moe"}},
+        Refusal{"ScaleOfAnotherKind",
+                Experts::kBf16,
+                add(kAttention + "o_proj.weight._scale", "F32", {1}),
+                {kAttention + "o_proj.weight._scale", "not known to qwen3_moe"}},
+        Refusal{"GlobalScale",
+                Experts::kInt4,
+                add(kExpert + "up_proj.weight_global_scale", "F32", {1}),
+                {kExpert + "up_proj.weight_global_scale", "not known to qwen3_moe"}},
+        Refusal{"ScaleBesidePlainWeights",
+                Experts::kBf16,
+                add(kAttention + "q_proj.weight_scale", "F32", {32, 1}),
+                {kAttention + "q_proj.weight_scale", "does not belong"}},
+        Refusal{"ScaleBesideAPlainExpert",
+                Experts::kBf16,
+                add(kExpert + "down_proj.weight_scale_inv", "F32", {1, 1}),
+                {kExpert + "down_proj.weight_scale_inv", "does not belong"}},
+        Refusal{"ScaleOfANorm",
+                Experts::kBf16,
+                add("model.norm.weight_scale", "F32", {1}),
+                {"model.norm.weight_scale", "cannot be stored with scales"}},
+        Refusal{"ScaleOfAFusedExpert",
+                Experts::kFused,
+                add("model.layers.1.mlp.experts.down_proj_scale_inv", "F32", {4, 1, 1}),
+                {"experts.down_proj_scale_inv", "not known to qwen3_moe"}},
         Refusal{"DenseQuantised",
                 Experts::kInt4,
                 add(kAttention + "q_proj.weight_packed", "F32", {32, 8}),
@@ -175,9 +211,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"layer 1", "only one of"}},
         Refusal{"FusedTransposed",
                 Experts::kFused,
-                [](TinyCheckpoint& c) {
-                  c.at("model.layers.1.mlp.experts.down_proj").shape = {4, 32, 64};
-                },
+                [](TinyCheckpoint& c) { c.at("model.layers.1.mlp.experts.down_proj").shape = {4, 32, 64}; },
                 {"model.layers.1.mlp.experts.down_proj", "[4, 32, 64]", "[4, 64, 32]"}},
         Refusal{"FusedAndSplit",
                 Experts::kFused,
@@ -214,6 +248,20 @@ TEST(Convert, MissingConfigIsNamed) {
   fs::create_directories(temp.path("src"));
   test::expect_error(convert({temp.path("src"), temp.path("dst"), false, {}}, {}),
                      {"config.json", "no such file"});
+}
+
+/// A folder or a file of another container is refused as what it is, with a config beside it and without.
+TEST(Convert, OtherContainersAreNamed) {
+  for (const bool config : {true, false}) {
+    test::TempFolder temp;
+    fs::create_directories(temp.path("src"));
+    test::write_file(temp.path("src/model-q4_0.gguf"), std::string("GGUF\3", 5));
+    if (config) test::write_file(temp.path("src/config.json"), TinyCheckpoint().config.dump());
+    test::expect_error(convert({temp.path("src"), temp.path("dst"), false, {}}, {}),
+                       {"model-q4_0.gguf", "convert it to safetensors first"});
+    test::expect_error(convert({temp.path("src/model-q4_0.gguf"), temp.path("dst"), false, {}}, {}),
+                       {"model-q4_0.gguf: is a file", "safetensors"});
+  }
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "expect_error.hpp"
 #include "model/convert.hpp"
+#include "model/inspect.hpp"
 #include "model/manifest.hpp"
 #include "model/synth.hpp"
 #include "model/verify.hpp"
@@ -139,6 +141,44 @@ TEST(Verify, FindsAFlippedBitByLayerExpertFileAndOffset) {
   EXPECT_EQ(r->bad[1].what, "layer 3 expert 17");
   EXPECT_EQ(r->bad[1].file, "experts-00003.safetensors");
   EXPECT_EQ(r->bad[1].offset, extent.offset);
+}
+
+/// Whatever form a model is stored in, what convert writes passes verify and inspect, and one bit fails it.
+TEST(Verify, TakesEveryFamilyAndForm) {
+  std::set<kernels::WeightFormat> forms;
+  for (const auto& f : fs::directory_iterator(std::string(WISP_TEST_DATA) + "/oracle")) {
+    if (!f.is_directory()) continue;
+    SCOPED_TRACE(f.path().filename());
+    test::TempFolder temp;
+    const std::string source = temp.path("source"), folder = temp.path("out");
+    fs::create_directory(source);
+    for (const auto& part : fs::directory_iterator(f))
+      if (!part.path().filename().string().starts_with("expected")) fs::copy(part, source);
+    const auto made = convert({source, folder, false, {}}, {});
+    ASSERT_TRUE(made.ok()) << made.error().text;
+    const auto before = inspect(source), after = inspect(folder);
+    ASSERT_TRUE(before.ok()) << before.error().text;
+    ASSERT_TRUE(after.ok()) << after.error().text;
+    EXPECT_EQ(before->bytes, made->bytes);
+    EXPECT_EQ(after->bytes, made->bytes);
+    const ExpertShape &planned = before->manifest.spec.expert, &there = after->manifest.spec.expert;
+    EXPECT_EQ(planned.gate.format, there.gate.format);
+    EXPECT_EQ(planned.stride, there.stride);
+    forms.insert(there.gate.format);
+    auto r = verify(folder, {});
+    ASSERT_TRUE(r.ok()) << r.error().text;
+    EXPECT_EQ(r->bad_count, 0u);
+    EXPECT_EQ(r->experts, made->experts);
+    EXPECT_EQ(r->dense_tensors, made->dense_tensors);
+    for (std::size_t layer = 0; layer < after->manifest.experts.size(); ++layer) {
+      const LayerExperts& e = after->manifest.experts[layer];
+      if (!e.file.empty()) flip_bit(folder + "/" + e.file, e.extents.back().offset + there.payload - 1);
+    }
+    r = verify(folder, {});
+    EXPECT_EQ(r->bad_count, after->manifest.spec.moe_layers());
+  }
+  using F = kernels::WeightFormat;
+  EXPECT_EQ(forms, (std::set<F>{F::kF32, F::kBf16, F::kInt4, F::kMxfp4, F::kInt4Zero, F::kFp8}));
 }
 
 TEST(Verify, NamesOnlyTheFirstBadPartsButCountsAll) {

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "model/safetensors.hpp"
+
 namespace wisp::model::test {
 
 TempFolder::TempFolder() {
@@ -48,6 +50,20 @@ std::string safetensors_bytes(const std::map<std::string, TinyTensor>& tensors) 
     data.append(reinterpret_cast<const char*>(t.data.data()), t.data.size());
   }
   return raw_safetensors(header.dump(), 0) + data;
+}
+
+std::map<std::string, TinyTensor> read_tensors(const std::string& path) {
+  auto file = SafetensorsFile::open(path);
+  WISP_CHECK(file.ok());
+  std::map<std::string, TinyTensor> out;
+  for (const TensorInfo& t : file->header().tensors) {
+    TinyTensor& to = out[t.name];
+    to.dtype = name_of(t.dtype);
+    to.shape.assign(t.shape.begin(), t.shape.end());
+    to.data.resize(t.bytes);
+    WISP_CHECK(file->read(t, 0, to.data).ok());
+  }
+  return out;
 }
 
 std::uint32_t TinyCheckpoint::next() {

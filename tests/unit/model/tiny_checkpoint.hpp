@@ -54,6 +54,8 @@ class TinyCheckpoint {
   std::uint32_t next();
 };
 
+/// The tensors of a safetensors file.
+std::map<std::string, TinyTensor> read_tensors(const std::string& path);
 /// The bytes of a safetensors file.
 std::string safetensors_bytes(const std::map<std::string, TinyTensor>& tensors);
 /// Length word + header + `data` bytes of zeros: for headers written by hand.

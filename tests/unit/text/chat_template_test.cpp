@@ -186,6 +186,23 @@ TEST_F(ChatTemplate, GuardsTokensOfOneCharacterAndTokensInTokens) {
   EXPECT_EQ(tokenizer.decode(*ids, false), text);
 }
 
+TEST_F(ChatTemplate, TokensThatATemplateBeginsWithStay) {
+  nlohmann::json json = pocket_json();
+  for (const char* token : {"[gMASK]", "<sop>", "<|user|>"})
+    json["added_tokens"].push_back(
+        {{"id", 4093 + json["added_tokens"].size()}, {"content", token}, {"special", true}});
+  const Tokenizer tokenizer = load_or_die(json);
+  const std::string source =
+      "[gMASK]<sop>{% for m in messages %}<|user|>\n{{ m.content }}{% endfor %}<|im_start|>";
+  const auto ids = render_and_encode(tokenizer, helper_, source, talk("[gMASK]<sop>hi"));
+  ASSERT_TRUE(ids.ok()) << ids.error().text;
+  Ids expected = {4096, 4097, 4098};
+  const auto content = tokenizer.encode("\n[gMASK]<sop>hi", false);
+  expected.insert(expected.end(), content->begin(), content->end());
+  expected.push_back(4094);
+  EXPECT_EQ(*ids, expected);
+}
+
 TEST_F(ChatTemplate, TakesContentAsTextPartsOrNull) {
   Json parts = Json::parse(
       R"([{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},

@@ -13,11 +13,7 @@ namespace wisp::kernels {
 /// Instruction sets a table of kernels is written for. All give the same bits (kernels/CANON.md).
 enum class Isa : std::uint8_t { kRef, kAvx2 };
 
-/// One KV page holds this many consecutive positions.
-inline constexpr std::uint32_t kPageTokens = 16;
-
 /// Every op for one instruction set. Plain functions; none allocates, none throws.
-/// Every op of the `exact` profile for one instruction set. Plain functions; none allocates, none throws.
 /// All sums follow kernels/CANON.md, so that a row's bits depend neither on the other rows nor on the table.
 struct Kernels {
   Isa isa;
