@@ -129,7 +129,7 @@ bool ComputeStage::all_cancelled(const Plan& plan) const {
 void ComputeStage::run_step(const Plan& plan) {
   std::vector<Sequence> sequences;
   for (const Plan::Part& p : plan.parts) {
-    Sequence s{p.ids, p.pages, p.request.start, p.request.sample != 0, {}};
+    Sequence s{p.ids, p.pages, p.request.start, p.request.sample != 0 ? Logits::kLastRow : Logits::kNone, {}};
     // By the prompt's length as the journal has it: a request that is taken up again gets the same forms.
     if (ctx_.plan().naive_prefill) s.naive_until = kernels::naive_positions(p.request.params.prompt_tokens);
     for (const std::uint32_t id : p.ids)

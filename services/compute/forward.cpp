@@ -175,16 +175,18 @@ void Forward::glu(std::size_t n) {
 }
 
 void Forward::head(std::span<Sequence> sequences) {
-  logits_of_.assign(sequences.size(), -1);
+  logits_of_.assign(sequences.size(), {});
   std::uint32_t wanted = 0;
-  std::size_t row = 0;
+  std::size_t end = 0;
   for (std::size_t s = 0; s < sequences.size(); ++s) {
-    row += sequences[s].ids.size();
-    if (!sequences[s].want_logits) continue;
-    logits_of_[s] = static_cast<std::int32_t>(wanted);
-    k_.rms_norm(x_.data() + (row - 1) * spec_.hidden, weights_.norm.data(), spec_.norm_eps, spec_.hidden,
-                normed_.data() + std::size_t{wanted} * spec_.hidden);
-    ++wanted;
+    const std::size_t begin = end;
+    end += sequences[s].ids.size();
+    if (sequences[s].logits == Logits::kNone) continue;
+    const std::size_t first = sequences[s].logits == Logits::kAllRows ? begin : end - 1;
+    logits_of_[s] = {wanted, static_cast<std::uint32_t>(end - first)};
+    for (std::size_t row = first; row < end; ++row, ++wanted)
+      k_.rms_norm(x_.data() + row * spec_.hidden, weights_.norm.data(), spec_.norm_eps, spec_.hidden,
+                  normed_.data() + std::size_t{wanted} * spec_.hidden);
   }
   logits_.resize(std::size_t{wanted} * spec_.vocab);
   if (wanted == 0) return;
@@ -192,8 +194,10 @@ void Forward::head(std::span<Sequence> sequences) {
 }
 
 std::span<const float> Forward::logits(std::size_t i) const {
-  WISP_CHECK(logits_of_[i] >= 0);
-  return {logits_.data() + static_cast<std::size_t>(logits_of_[i]) * spec_.vocab, spec_.vocab};
+  const LogitRows rows = logits_of_[i];
+  WISP_CHECK(rows.count != 0);
+  return std::span(logits_).subspan(std::size_t{rows.first} * spec_.vocab,
+                                    std::size_t{rows.count} * spec_.vocab);
 }
 
 }  // namespace wisp::compute

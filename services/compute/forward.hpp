@@ -28,13 +28,16 @@ struct KvPages {
   }
 };
 
+/// Which rows of a sequence are to give logits.
+enum class Logits : std::uint8_t { kNone, kLastRow, kAllRows };
+
 /// Rows [start, start + ids.size()) of one sequence, and what became of them.
 struct Sequence {
   std::span<const std::uint32_t> ids;
   std::span<const std::uint32_t> pages;  ///< cover all positions up to the last row
   std::uint32_t start = 0;
-  bool want_logits = false;  ///< of the last row
-  std::string error;         ///< not empty: this sequence failed, the others did not
+  Logits logits = Logits::kNone;
+  std::string error;  ///< not empty: this sequence failed, the others did not
   /// Latent attention: rows at positions below this take the naive form (wisp/kernels/naive.hpp).
   std::uint32_t naive_until = 0;
 };
@@ -69,13 +72,18 @@ class Forward {
   /// Computes all rows of all sequences: writes their KV rows, and logits where asked. Returns false if
   /// cancelled.
   bool run(std::span<Sequence> sequences, ExpertSource& experts, const std::function<bool()>& cancelled);
-  /// Logits [vocab] of the sequence with index i in the last run that wanted them.
+  /// Logits of the sequence with index i in the last run, which wanted them: [vocab] of its last row, or
+  /// [rows, vocab] of all.
   std::span<const float> logits(std::size_t i) const;
 
  private:
   struct Row {
     std::uint32_t sequence;
     std::uint32_t position;
+  };
+  /// Where a sequence's logits lie in logits_.
+  struct LogitRows {
+    std::uint32_t first = 0, count = 0;
   };
   /// Rows [begin, end) that stand side by side in one form of latent attention; naive ones are of one
   /// sequence.
@@ -196,7 +204,7 @@ class Forward {
   std::vector<std::uint32_t> member_first_;  ///< [set] first place in product_
   std::vector<std::uint32_t> place_row_;     ///< [rows * top_k] row of a place in product_
   std::vector<float> logits_;                ///< [sequences that want them, vocab]
-  std::vector<std::int32_t> logits_of_;      ///< [sequences] -> place in logits_ or -1
+  std::vector<LogitRows> logits_of_;         ///< [sequences]
 };
 
 }  // namespace wisp::compute

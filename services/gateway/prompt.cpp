@@ -2,20 +2,13 @@
 
 #include "model/json.hpp"
 #include "services/gateway/text/chat_template.hpp"
+#include "services/gateway/text/tokenizer_folder.hpp"
 
 namespace wisp::gateway {
 
 using Json = nlohmann::ordered_json;
 
 namespace {
-/// The text of a file that may be absent.
-Result<std::optional<std::string>> read_optional(const std::string& path, std::uint64_t max_bytes) {
-  auto text = model::read_text_file(path, max_bytes);
-  if (text.ok()) return std::optional<std::string>(std::move(*text));
-  if (text.error().code == ErrorCode::kNotFound) return std::optional<std::string>();
-  return std::move(text).error();
-}
-
 /// What went wrong with a prompt, as the client's fault or ours.
 ApiError prompt_error(const Error& e, const char* field) {
   switch (e.code) {
@@ -41,24 +34,16 @@ constexpr const char* kNoTokenizer =
 
 Status PromptMaker::load(const std::string& folder, std::size_t max_ids) {
   max_ids_ = max_ids;
-  WISP_ASSIGN(const auto text, read_optional(folder + "/tokenizer.json", text::Tokenizer::kMaxJsonBytes));
-  std::optional<std::string> ranks;
-  if (!text) {
-    WISP_ASSIGN(ranks, read_optional(folder + "/tiktoken.model", text::Tokenizer::kMaxJsonBytes));
-  }
-  if (!text && !ranks) return {};
-  WISP_ASSIGN(const auto config, read_optional(folder + "/tokenizer_config.json", model::kMaxJsonBytes));
-  auto tokenizer =
-      text ? text::Tokenizer::load(*text) : text::Tokenizer::load_tiktoken(*ranks, config.value_or(""));
-  if (!tokenizer.ok()) return std::move(tokenizer).error().within(folder);
-  tokenizer_ = std::move(*tokenizer);
+  WISP_ASSIGN(auto tokenizer, text::load_tokenizer(folder));
+  if (!tokenizer) return {};
+  tokenizer_ = std::move(tokenizer);
   WISP_TRY(load_config(folder));
   return load_template(folder);
 }
 
 Status PromptMaker::load_config(const std::string& folder) {
   for (const char* name : {"/special_tokens_map.json", "/tokenizer_config.json"}) {
-    WISP_ASSIGN(const auto text, read_optional(folder + name, model::kMaxJsonBytes));
+    WISP_ASSIGN(const auto text, text::read_optional(folder + name, model::kMaxJsonBytes));
     if (!text) continue;
     // The depth check of the shared parser comes first; this one keeps the order of keys.
     WISP_TRY(model::parse_json_object(*text, folder + name));
@@ -84,7 +69,7 @@ void PromptMaker::note_special(const Json& config) {
 }
 
 Status PromptMaker::load_template(const std::string& folder) {
-  WISP_ASSIGN(auto text, read_optional(folder + "/chat_template.jinja", model::kMaxJsonBytes));
+  WISP_ASSIGN(auto text, text::read_optional(folder + "/chat_template.jinja", model::kMaxJsonBytes));
   if (text) chat_template_ = std::move(*text);
   return {};
 }

@@ -196,7 +196,7 @@ TEST(SameBits, BesideAnotherSequence) {
                   64, 64);
   testing::FileExperts experts(m->path, m->manifest, false);
   const std::vector<std::uint32_t> pages_a{3, 1}, pages_b{0};
-  std::vector<Sequence> s{{b, pages_b, 0, true, {}}, {a, pages_a, 0, true, {}}};
+  std::vector<Sequence> s{{b, pages_b, 0, Logits::kLastRow, {}}, {a, pages_a, 0, Logits::kLastRow, {}}};
   ASSERT_TRUE(forward.run(s, experts, [] { return false; }));
   const auto got = forward.logits(1);
   EXPECT_EQ(std::vector<float>(got.begin(), got.end()), alone);

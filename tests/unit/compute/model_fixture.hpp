@@ -122,7 +122,8 @@ class Engine {
 
   /// Computes ids[start, start + count) in one call; logits of the last row.
   std::vector<float> rows(const std::vector<std::uint32_t>& ids, std::uint32_t start, std::uint32_t count) {
-    std::vector<Sequence> s{{std::span(ids).subspan(start, count), pages_, start, true, {}, naive_until_}};
+    std::vector<Sequence> s{
+        {std::span(ids).subspan(start, count), pages_, start, Logits::kLastRow, {}, naive_until_}};
     if (!forward_.run(s, experts_, [] { return false; })) throw std::runtime_error("cancelled");
     const auto l = forward_.logits(0);
     return {l.begin(), l.end()};

@@ -127,7 +127,8 @@ TEST(NaiveRows, BesideAnotherSequence) {
                   64, 64);
   testing::FileExperts experts(m->path, m->manifest, false);
   const std::vector<std::uint32_t> pages_a{3, 1, 6}, pages_b{0, 5};
-  std::vector<Sequence> s{{b, pages_b, 0, true, {}, 16}, {a, pages_a, 0, true, {}, 33}};
+  std::vector<Sequence> s{{b, pages_b, 0, Logits::kLastRow, {}, 16},
+                          {a, pages_a, 0, Logits::kLastRow, {}, 33}};
   ASSERT_TRUE(forward.run(s, experts, [] { return false; }));
   const auto got_b = forward.logits(0), got_a = forward.logits(1);
   EXPECT_EQ(std::vector<float>(got_a.begin(), got_a.end()), want_a);

@@ -1,0 +1,53 @@
+#include "services/compute/file_experts.hpp"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "model/safetensors.hpp"
+
+namespace wisp::compute {
+
+namespace {
+constexpr std::size_t kAtOnce = 8;
+}
+
+Result<FileExperts> FileExperts::open(const std::string& folder, const model::Manifest& m) {
+  FileExperts out(m);
+  for (const model::LayerExperts& layer : m.experts) {
+    Fd fd;
+    if (!layer.file.empty()) {
+      const std::string path = folder + "/" + layer.file;
+      fd.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      if (!fd.valid()) return io_error(path + ": " + std::strerror(errno));
+    }
+    out.files_.push_back(std::move(fd));
+  }
+  out.extents_.resize(kAtOnce);
+  for (auto& extent : out.extents_) extent.resize(m.spec.expert.stride);
+  return out;
+}
+
+bool FileExperts::visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool /*decode*/,
+                        const Use& use, const Fail& fail, const std::function<bool()>& cancelled) {
+  std::vector<ReadyExpert> ready;
+  for (std::uint32_t i = 0; i < set.size(); ++i) {
+    if (cancelled()) return false;
+    std::vector<std::byte>& extent = extents_[ready.size()];
+    const auto bytes = std::span(reinterpret_cast<std::uint8_t*>(extent.data()), m_->spec.expert.payload);
+    const model::LayerExperts& experts = m_->experts[layer];
+    const auto read =
+        model::read_exactly(files_[layer].get(), experts.extents[set[i].expert].offset, bytes, experts.file);
+    if (read.ok())
+      ready.push_back({i, extent.data()});
+    else
+      fail(i, read.error().text);
+    if (ready.size() < kAtOnce && i + 1 < set.size()) continue;
+    if (!ready.empty()) use(ready);
+    ready.clear();
+  }
+  return true;
+}
+
+}  // namespace wisp::compute

@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+#include "wisp/kernels/kv_format.hpp"
+
+namespace wisp::compute {
+
+struct ScoreOptions {
+  std::string model;           ///< a converted folder
+  std::uint32_t window = 512;  ///< positions that a token may look back over: longer lines are cut
+  std::uint32_t threads = 1;
+  bool fast = false;
+  bool against_exact = false;  ///< computes each row in `exact` (KV in f32) too, and compares
+  kernels::KvFormat kv = kernels::KvFormat::kF32;
+};
+
+/// What a model makes of given tokens, each predicted from those before it.
+struct Score {
+  std::uint64_t tokens = 0;         ///< predicted: all but the first of each window
+  double nats = 0.0;                ///< sum of -ln p
+  double divergence = 0.0;          ///< sum of KL(exact || this), nats
+  std::uint64_t same_first = 0;     ///< rows whose most likely token is that of `exact`
+  double largest_difference = 0.0;  ///< of a logit
+};
+
+/// Scores lines of ids, teacher-forced. Holds the dense part in memory, a window of KV and a few experts,
+/// beside no `--ram`. Errors: those of load_manifest; kInvalid (an id outside the vocabulary, with its line).
+/// `progress` is called with tokens done and in all.
+Result<Score> score(const ScoreOptions& options, const std::vector<std::vector<std::uint32_t>>& lines,
+                    const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+
+}  // namespace wisp::compute
