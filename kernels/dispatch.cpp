@@ -15,6 +15,8 @@ namespace {
 constexpr Kernels kRefTable{
     .isa = Isa::kRef,
     .linear = ref::linear,
+    .quantise = ref::quantise,
+    .linear_int8 = ref::linear_int8,
     .rms_norm = ref::rms_norm,
     .attention_scores = ref::attention_scores,
     .softmax = ref::softmax,
@@ -28,6 +30,8 @@ constexpr Kernels kRefTable{
 constexpr Kernels kAvx2Table{
     .isa = Isa::kAvx2,
     .linear = avx2::linear,
+    .quantise = avx2::quantise,
+    .linear_int8 = avx2::linear_int8,
     .rms_norm = avx2::rms_norm,
     .attention_scores = avx2::attention_scores,
     .softmax = avx2::softmax,

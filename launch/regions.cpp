@@ -90,7 +90,8 @@ Status Regions::make_renewable() {
   }));
   WISP_TRY(make(kv_, "kv.0", shm::kv_size(plan_.kv_pages, plan_.kv_page_bytes)));
   WISP_TRY(initialise(kv_.writable.get(), [&](void* base) {
-    shm::init_kv(base, plan_.kv_pages, plan_.kv_page_bytes, run_id_, generation_);
+    shm::init_kv(base, plan_.kv_pages, static_cast<std::uint32_t>(plan_.kv_format), plan_.kv_page_bytes,
+                 run_id_, generation_);
   }));
   WISP_TRY(make(dense_, "dense", plan_.dense_bytes));
   return make(slab_, "slab", plan_.slab_bytes());

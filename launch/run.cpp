@@ -65,6 +65,7 @@ Status check_plan(const plan::RunPlan& p) {
   if (too_large(p.slots, p.stride) || too_large(p.kv_pages, p.kv_page_bytes) || too_large(p.dense_bytes, 1) ||
       too_large(p.layers, p.experts_per_layer) || too_large(p.records, p.ctx))
     return invalid("the plan asks for more memory than an address space holds");
+  if (p.kv_format > kernels::KvFormat::kBf16) return invalid("the plan's KV format is unknown");
   return {};
 }
 

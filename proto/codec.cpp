@@ -92,6 +92,8 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setCtx(from.ctx);
   to.setKvPages(from.kv_pages);
   to.setKvPageBytes(from.kv_page_bytes);
+  to.setKvFormat(static_cast<std::uint32_t>(from.kv_format));
+  to.setNaivePrefill(from.naive_prefill);
   to.setRecords(from.records);
   to.setParallel(from.parallel);
   to.setPromptChunk(from.prompt_chunk);
@@ -131,6 +133,8 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   p.ctx = from.getCtx();
   p.kv_pages = from.getKvPages();
   p.kv_page_bytes = from.getKvPageBytes();
+  p.kv_format = static_cast<kernels::KvFormat>(from.getKvFormat());
+  p.naive_prefill = from.getNaivePrefill();
   p.records = from.getRecords();
   p.parallel = from.getParallel();
   p.prompt_chunk = from.getPromptChunk();
@@ -146,6 +150,8 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   // What the options asked for has become these numbers: a reader of either finds the same.
   o.ram = p.ram_budget;
   o.profile = p.profile;
+  o.kv = name_of(p.kv_format);
+  o.prefill = p.naive_prefill ? "naive" : "absorbed";
   o.threads = p.threads;
   o.ctx = p.ctx;
   o.parallel = p.parallel;

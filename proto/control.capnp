@@ -41,6 +41,8 @@ struct RunPlan {
   processBytes @31 :UInt64;
   reserveBytes @32 :UInt64;
   minimumRam @33 :UInt64;
+  kvFormat @34 :UInt32;
+  naivePrefill @35 :Bool;
 }
 
 # Launcher to stage, on the inherited control socket.

@@ -39,6 +39,11 @@ class Checkpoint {
     return files_[e.file].read(*e.info, at, out);
   }
 
+  /// They are read next: the drive may begin.
+  void will_read(const Entry& e, std::uint64_t at, std::uint64_t bytes) const {
+    files_[e.file].will_read(*e.info, at, bytes);
+  }
+
  private:
   Status add_file(const std::string& name);
   Status check_index(const std::unordered_map<std::string, std::string>& weight_map,

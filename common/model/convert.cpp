@@ -61,6 +61,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
     const auto& experts = plan.experts[layer];
     if (experts.empty()) continue;
     const auto fill = [&](std::uint32_t e, std::span<std::uint8_t> out) {
+      if (e + 1 < experts.size()) reader.will_fill(experts[e + 1]);
       return reader.fill(experts[e], out);
     };
     WISP_TRY(writer.write_experts(plan.layout, layer, plan.manifest, fill));

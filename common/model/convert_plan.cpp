@@ -43,7 +43,9 @@ Status collect_texts(ConvertPlan& plan) {
   WISP_TRY(copy("config.json", "source_config.json"));
   WISP_TRY(copy("generation_config.json", "generation_config.json"));
   WISP_ASSIGN(const bool tokenizer, copy("tokenizer.json", "tokenizer.json"));
-  if (!tokenizer) plan.notes.push_back("tokenizer.json is missing: the model takes token ids only");
+  WISP_ASSIGN(const bool ranks, tokenizer ? false : copy("tiktoken.model", "tiktoken.model"));
+  if (!tokenizer && !ranks)
+    plan.notes.push_back("tokenizer.json is missing, and tiktoken.model too: the model takes token ids only");
   WISP_ASSIGN(const bool has_template, copy("chat_template.jinja", "chat_template.jinja"));
   WISP_ASSIGN(const bool config, copy("tokenizer_config.json", "tokenizer_config.json"));
   if (has_template) return {};

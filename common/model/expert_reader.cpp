@@ -15,6 +15,16 @@ Status ExpertReader::fill(const ExpertSource& source, std::span<std::uint8_t> ou
   return fill_part(source[2], shape.down, out);
 }
 
+void ExpertReader::will_fill(const ExpertSource& source) const {
+  for (const StoredMatrix& m : source) {
+    const std::uint64_t bytes =
+        m.data->info->shape.size() > 2
+            ? m.data->info->bytes / m.data->info->shape[0]  // one expert of all of them
+            : m.data->info->bytes;
+    plan_.checkpoint.will_read(*m.data, m.offset, bytes);
+  }
+}
+
 Status ExpertReader::fill_part(const StoredMatrix& m, const ExpertMatrix& to, std::span<std::uint8_t> out) {
   const std::uint32_t groups = kernels::groups_of(to.cols, to.group);
   codes_.resize(to.rows * kernels::row_bytes(to.format, to.cols));

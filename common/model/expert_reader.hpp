@@ -16,6 +16,8 @@ class ExpertReader {
 
   /// `out`: ExpertShape::payload bytes, zeroed. Errors: those of MatrixReader.
   Status fill(const ExpertSource& source, std::span<std::uint8_t> out);
+  /// This expert comes next.
+  void will_fill(const ExpertSource& source) const;
   /// What rounding since the last call cost.
   RoundingError take_cost() { return std::exchange(cost_, {}); }
 

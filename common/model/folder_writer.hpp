@@ -107,6 +107,7 @@ class OutputFile {
  private:
   std::string path_;
   Fd fd_;
+  std::uint64_t written_ = 0, started_ = 0;  ///< bytes, and those that the drive was told to begin with
 };
 
 }  // namespace wisp::model

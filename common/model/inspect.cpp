@@ -23,10 +23,19 @@ Result<Inspection> inspect(const std::string& folder) {
   if (!is_hf_folder(folder))
     return not_found(folder +
                      ": neither a Hugging Face checkpoint (config.json and safetensors) nor a model folder");
-  WISP_ASSIGN(ConvertPlan plan, plan_conversion(folder));
-  out.manifest = std::move(plan.manifest);
-  out.bytes = plan.bytes;
-  out.notes = std::move(plan.notes);
+  auto plan = plan_conversion(folder);
+  if (plan.ok()) {
+    out.manifest = std::move(plan->manifest);
+    out.bytes = plan->bytes;
+    out.notes = std::move(plan->notes);
+    return out;
+  }
+  WISP_ASSIGN(const Config config, load_config(folder));
+  auto spec = config.family->describe(config);
+  if (!spec.ok()) return std::move(plan).error();
+  out.manifest.spec = *std::move(spec);
+  out.manifest.name = std::filesystem::path(folder).lexically_normal().filename().string();
+  out.refusal = std::move(plan).error().text;
   return out;
 }
 

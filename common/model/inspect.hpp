@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,14 @@ struct Inspection {
   bool converted = false;   ///< the folder is a WISP folder already
   std::uint64_t bytes = 0;  ///< of the WISP folder
   std::vector<std::string> notes;
+  std::string refusal;  ///< why a checkpoint cannot be converted; then experts and sizes are unknown
 
+  /// Bytes of dense tensors by the name of their format.
+  std::map<std::string, std::uint64_t> dense_formats() const {
+    std::map<std::string, std::uint64_t> out;
+    for (const auto& [name, t] : manifest.dense) out[std::string(kernels::name_of(t.format))] += t.bytes;
+    return out;
+  }
   std::uint64_t expert_bytes() const { return manifest.spec.expert.stride; }
   std::uint64_t all_expert_bytes() const { return expert_bytes() * manifest.spec.expert_count(); }
   /// Bytes that a token reads from the drive where no expert of it is in memory.
@@ -27,8 +35,8 @@ struct Inspection {
   }
 };
 
-/// Reads headers and configs only. Errors: those of plan_conversion and load_manifest; kNotFound where
-/// `folder` is neither kind.
+/// Reads headers and configs only. A checkpoint whose weights cannot be converted is described as far as its
+/// config goes. Errors: those of load_config and load_manifest; kNotFound where `folder` is neither kind.
 Result<Inspection> inspect(const std::string& folder);
 
 }  // namespace wisp::model

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -161,6 +162,13 @@ struct ModelSpec {
   std::uint64_t kv_width_of_all() const {
     std::uint64_t n = 0;
     for (std::size_t i = 0; i < layers.size(); ++i) n += kv_width(i);
+    return n;
+  }
+  /// Columns of the widest matrix that activations are multiplied with.
+  std::uint32_t widest_input() const {
+    std::uint32_t n =
+        std::max({hidden, moe_width, shared.width, attention.output_width(), attention.latent.q_rank});
+    for (const auto& l : layers) n = std::max(n, l.dense_width);
     return n;
   }
   std::uint32_t moe_layers() const {

@@ -310,6 +310,12 @@ Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   return f;
 }
 
+void SafetensorsFile::will_read(const TensorInfo& t, std::uint64_t at, std::uint64_t bytes) const {
+  if (at >= t.bytes) return;
+  static_cast<void>(::posix_fadvise(fd_.get(), static_cast<off_t>(header_.data_offset + t.offset + at),
+                                    static_cast<off_t>(std::min(bytes, t.bytes - at)), POSIX_FADV_WILLNEED));
+}
+
 Status SafetensorsFile::read(const TensorInfo& t, std::uint64_t at, std::span<std::uint8_t> out) const {
   WISP_CHECK(at <= t.bytes && out.size() <= t.bytes - at);
   auto done = read_exactly(fd_.get(), header_.data_offset + t.offset + at, out, path_);

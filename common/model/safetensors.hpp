@@ -74,6 +74,8 @@ class SafetensorsFile {
   const SafetensorsHeader& header() const { return header_; }
   /// Bytes [at, at + out.size()) of the tensor's data; must lie within the tensor.
   Status read(const TensorInfo& t, std::uint64_t at, std::span<std::uint8_t> out) const;
+  /// Bytes [at, at + bytes) are read next: the drive may begin. A hint; what lies outside is left out.
+  void will_read(const TensorInfo& t, std::uint64_t at, std::uint64_t bytes) const;
 
  private:
   std::string path_;

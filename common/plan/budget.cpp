@@ -8,6 +8,7 @@
 #include "shm/life.hpp"
 #include "slab/lease.hpp"
 #include "wisp/kernels/canon.hpp"
+#include "wisp/kernels/naive.hpp"
 
 namespace wisp::plan {
 
@@ -66,6 +67,21 @@ std::uint64_t attention_thread(const RunPlan& p, const model::AttentionSpec& a) 
          std::uint64_t{kernels::kBlockColumns + 2} * a.kv_width();
 }
 
+/// Numbers that naive rows need beside that: keys and values of some heads over the whole context, the heads'
+/// matrices, and of each thread a page of latents with its keys, and scores.
+std::uint64_t naive_prefill(const RunPlan& p, const model::AttentionSpec& a) {
+  if (!p.naive_prefill) return 0;
+  const std::uint64_t heads = std::min(kernels::kNaiveHeads, a.heads), rank = a.latent.kv_rank;
+  const std::uint64_t positions = p.kv_pages * std::uint64_t{kernels::kPageTokens};
+  const std::uint64_t rows = kernels::kTileRows * (std::uint64_t{kernels::tiles_of(a.latent.nope)} +
+                                                   kernels::tiles_of(a.latent.value));
+  // Two pointers a page.
+  const std::uint64_t thread = kernels::kPageTokens * (rank + a.latent.nope) +
+                               std::max<std::uint64_t>(rank, a.latent.nope) + 4 * p.kv_pages + positions;
+  return heads * (positions * (a.head_dim + std::uint64_t{a.latent.value}) + rows * rank) +
+         p.threads * thread;
+}
+
 /// Working memory of compute: buffers for the rows of one step, scores, logits, rotation tables.
 std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
   const model::AttentionSpec& a = s.attention;
@@ -80,12 +96,17 @@ std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
   const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k} + (s.shared.width != 0 ? 1 : 0)) +
                                 attention_row(a) + s.ordered_width + 3 * width +
                                 2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
+  // Inputs in bytes, with a scale and a sum for 32 of them; experts with an order of their own need them
+  // twice.
+  const std::uint64_t in_bytes = s.widest_input() + (s.ordered_width != 0 ? s.hidden : 0) + std::uint64_t{64};
+  const std::uint64_t bytes = p.profile == "fast" ? rows * (in_bytes + in_bytes / 32 * 8) : 0;
   const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
   const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 2 * std::uint64_t{s.vocab};
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
   // A bit for each position that a row may choose.
   const std::uint64_t choices = a.indexer.heads != 0 ? rows * (p.ctx / 32 + std::uint64_t{2}) : 0;
-  return round_up((choices + rows * per_row + scores + logits + rotation) * kFloat, kPage);
+  return round_up(
+      (choices + rows * per_row + scores + naive_prefill(p, a) + logits + rotation) * kFloat + bytes, kPage);
 }
 
 /// Bytes of the gateway for a byte of a body: its JSON, the rendered text, its pieces, and as much in
@@ -180,9 +201,11 @@ std::string describe(const RunPlan& p) {
       {p.slab_bytes(), "experts: " + std::to_string(p.slots) + " slots for " +
                            std::to_string(p.expert_extents) + " experts of " + format_size(p.stride)},
       {p.dense_bytes, "weights beside the experts"},
-      {p.kv_bytes(), "KV cache: " + std::to_string(p.ctx) + " tokens (--ctx)"},
+      {p.kv_bytes(), "KV cache: " + std::to_string(p.ctx) + " tokens (--ctx) in " +
+                         std::string(name_of(p.kv_format)) + " (--kv)"},
       {p.scratch_bytes, "working memory: prompt in chunks of " + std::to_string(p.prompt_chunk) +
-                            " (--prompt-chunk), " + std::to_string(p.threads) + " threads"},
+                            " (--prompt-chunk), " + (p.naive_prefill ? "naive (--prefill), " : "") +
+                            std::to_string(p.threads) + " threads"},
       {p.process_bytes, "private memory of the processes"},
       {p.desks_bytes, "rings and directories"},
       {p.journal_bytes, "journal: " + std::to_string(p.records) + " requests"},

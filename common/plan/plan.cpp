@@ -21,7 +21,6 @@ constexpr std::uint32_t kSmallestChunk = 16;
 /// A chunk reads each expert once however long it is, so a long one saves reads; but its buffers take the
 /// place of slots. They may take this share of the budget.
 constexpr std::uint64_t kScratchShare = 8;
-constexpr std::uint32_t kPageTokens = 16;
 
 Error out_of_range(const std::string& option, std::uint64_t got, std::uint64_t low, std::uint64_t high,
                    const std::string& why = "") {
@@ -29,24 +28,22 @@ Error out_of_range(const std::string& option, std::uint64_t got, std::uint64_t l
                  std::to_string(high) + why);
 }
 
-/// FNV-1a over bytes: names a numerics profile, secures nothing.
-std::uint64_t hash_profile(const std::string& profile, std::uint64_t model_hash) {
+/// FNV-1a over everything that decides the bits of an answer: names a numerics profile, secures nothing.
+std::uint64_t hash_profile(const RunPlan& p, std::uint64_t model_hash) {
   std::uint64_t h = 0xcbf29ce484222325ULL;
   const auto mix = [&](std::uint64_t byte) { h = (h ^ (byte & 0xff)) * 0x100000001b3ULL; };
   for (int i = 0; i < 32; i += 8) mix(std::uint64_t{kernels::kCanonVersion} >> i);
-  for (char c : profile) mix(static_cast<unsigned char>(c));
+  for (char c : p.profile) mix(static_cast<unsigned char>(c));
+  mix(static_cast<std::uint64_t>(p.kv_format));
+  mix(p.naive_prefill ? 1 : 0);
   for (int i = 0; i < 64; i += 8) mix(model_hash >> i);
   return h;
 }
 
 Result<std::string> choose_profile(const model::Manifest& m, const RunOptions& o) {
   const std::string profile = o.profile.empty() ? m.profile : o.profile;
-  if (profile == "exact") return profile;
-  if (profile == "fast")
-    return unsupported(
-        "--profile fast comes with the int8 activation kernels, which this version does not have; "
-        "use --profile exact");
-  return invalid("--profile " + profile + " is unknown: exact (or fast, in a later version)");
+  if (profile == "exact" || profile == "fast") return profile;
+  return invalid("--profile " + profile + " is unknown; known: exact, fast");
 }
 
 Status check_options(const model::Manifest& m, const RunOptions& o) {
@@ -56,6 +53,13 @@ Status check_options(const model::Manifest& m, const RunOptions& o) {
   if (o.parallel == 0 || o.parallel > kMaxParallel)
     return out_of_range("--parallel", o.parallel, 1, kMaxParallel);
   if (o.threads > kMaxThreads) return out_of_range("--threads", o.threads, 1, kMaxThreads);
+  if (o.kv != name_of(kernels::KvFormat::kF32) && o.kv != name_of(kernels::KvFormat::kBf16))
+    return invalid("--kv " + o.kv + " is unknown: f32 or bf16");
+  if (o.prefill != "absorbed" && o.prefill != "naive")
+    return invalid("--prefill " + o.prefill + " is unknown: absorbed or naive");
+  if (o.prefill == "naive" && !m.spec.attention.is_latent())
+    return invalid("--prefill naive is a form of latent attention, which " + m.name +
+                   " does not have; leave it out");
   if (o.io != "auto" && o.io != "uring" && o.io != "pread" && o.io != "ghost")
     return invalid("--io " + o.io + " is unknown: auto, uring or pread");
   return {};
@@ -74,13 +78,15 @@ RunPlan lay_out(const model::Manifest& m, const RunOptions& o, const std::string
   p.stride = s.expert.stride;
   p.dense_bytes = m.dense_bytes;
   p.ctx = o.ctx != 0 ? o.ctx : std::min(s.max_positions, kDefaultCtx);
-  p.kv_pages = (p.ctx + kPageTokens - 1) / kPageTokens;
-  p.kv_page_bytes = s.kv_width_of_all() * kPageTokens * 4;
+  p.kv_pages = (p.ctx + kernels::kPageTokens - 1) / kernels::kPageTokens;
+  if (o.kv == name_of(kernels::KvFormat::kBf16)) p.kv_format = kernels::KvFormat::kBf16;
+  p.naive_prefill = o.prefill == "naive";
+  p.kv_page_bytes = s.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(p.kv_format);
   p.parallel = o.parallel;
   p.records = std::max<std::uint32_t>(16, 4 * o.parallel);
   p.threads = o.threads != 0 ? o.threads : usable_cores();
   p.profile = profile;
-  p.profile_hash = hash_profile(profile, m.model_hash);
+  p.profile_hash = hash_profile(p, m.model_hash);
   return p;
 }
 

@@ -6,15 +6,18 @@
 #include "base/result.hpp"
 #include "model/manifest.hpp"
 #include "shm/desk.hpp"
+#include "wisp/kernels/kv_format.hpp"
 
 namespace wisp::plan {
 
 /// What the user asked for; 0 or empty = not said.
 struct RunOptions {
-  std::string model;              ///< converted folder
-  std::uint64_t ram = 0;          ///< bytes for everything
-  std::uint64_t experts_ram = 0;  ///< bytes for the slab alone
-  std::string profile;            ///< "exact", "fast", "" = the manifest's
+  std::string model;                 ///< converted folder
+  std::uint64_t ram = 0;             ///< bytes for everything
+  std::uint64_t experts_ram = 0;     ///< bytes for the slab alone
+  std::string profile;               ///< "exact", "fast", "" = the manifest's
+  std::string kv = "f32";            ///< "f32", "bf16": how KV rows are kept
+  std::string prefill = "absorbed";  ///< "absorbed", "naive": the form of latent attention in prompts
   std::uint32_t threads = 0;
   std::uint32_t ctx = 0;  ///< tokens of the KV pool and of the longest sequence
   std::uint32_t parallel = 4;
@@ -47,12 +50,14 @@ struct RunPlan {
   std::uint32_t ctx = 0;
   std::uint32_t kv_pages = 0;
   std::uint64_t kv_page_bytes = 0;
+  kernels::KvFormat kv_format = kernels::KvFormat::kF32;
+  bool naive_prefill = false;  ///< wisp/kernels/naive.hpp says which rows
   std::uint32_t records = 0;
   std::uint32_t parallel = 0;
   std::uint32_t prompt_chunk = 0;
   std::uint32_t threads = 0;
   std::string profile;
-  std::uint64_t profile_hash = 0;  ///< numerics profile, canonical order and weights
+  std::uint64_t profile_hash = 0;  ///< of profile, KV format, form of prompts, canonical order and weights
 
   // the budget, term by term (bytes)
   std::uint64_t ram_budget = 0;

@@ -110,6 +110,7 @@ Status check_against_plan(const Attachment& at) {
   }
   if (at.kv != nullptr) {
     WISP_TRY(expect("pages of kv", at.kv->pages, at.plan.kv_pages));
+    WISP_TRY(expect("format of kv", at.kv->format, static_cast<std::uint32_t>(at.plan.kv_format)));
     WISP_TRY(expect("page size of kv", at.kv->page_bytes, at.plan.kv_page_bytes));
   }
   if (at.journal != nullptr) {

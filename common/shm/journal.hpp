@@ -127,11 +127,11 @@ bool journal_record_valid(const Journal* j, const JournalRecord* r, std::uint32_
 
 /// The region `kv.0`: pages of 16 positions for every layer. Page layout: for each layer, K as
 /// [kv_heads][head_dim][16] then V as [kv_heads][16][head_dim], or with latent attention [kv_rank + rope][16]
-/// and index keys [head_dim][16], f32. Written by compute alone.
+/// and index keys [head_dim][16]; numbers of `format`. Written by compute alone.
 struct Kv {
   RegionHeader region;
-  std::uint32_t pages;  ///< written by the launcher before any stage starts, as the two below
-  std::uint32_t reserved;
+  std::uint32_t pages;   ///< written by the launcher before any stage starts, as the three below
+  std::uint32_t format;  ///< kernels::KvFormat of every number
   std::uint64_t page_bytes;
   std::uint64_t pages_offset;
 
@@ -140,7 +140,7 @@ struct Kv {
   }
 };
 std::uint64_t kv_size(std::uint32_t pages, std::uint64_t page_bytes);
-void init_kv(void* base, std::uint32_t pages, std::uint64_t page_bytes, std::uint64_t run_id,
-             std::uint64_t generation);
+void init_kv(void* base, std::uint32_t pages, std::uint32_t format, std::uint64_t page_bytes,
+             std::uint64_t run_id, std::uint64_t generation);
 
 }  // namespace wisp::shm

@@ -143,11 +143,12 @@ std::uint64_t kv_size(std::uint32_t pages, std::uint64_t page_bytes) {
   return kPage + pages * page_bytes;
 }
 
-void init_kv(void* base, std::uint32_t pages, std::uint64_t page_bytes, std::uint64_t run_id,
-             std::uint64_t generation) {
+void init_kv(void* base, std::uint32_t pages, std::uint32_t format, std::uint64_t page_bytes,
+             std::uint64_t run_id, std::uint64_t generation) {
   auto* kv = static_cast<Kv*>(base);
   begin_header(base, RegionKind::kKv, kv_size(pages, page_bytes), run_id, generation);
   kv->pages = pages;
+  kv->format = format;
   kv->page_bytes = page_bytes;
   kv->pages_offset = kPage;
   seal_header(base);

@@ -166,7 +166,8 @@ Result<int> run(const ChatFlags& f) {
   Interrupts interrupts;
   WISP_ASSIGN(const OpenModel model, open_model(f.pipeline.options.model));
   if (!model.has_tokenizer)
-    return invalid(f.pipeline.options.model + " has no tokenizer.json; `wisp run --ids` works without one");
+    return invalid(f.pipeline.options.model +
+                   " has neither tokenizer.json nor tiktoken.model; `wisp run --ids` works without one");
   WISP_ASSIGN(const std::unique_ptr<Pipeline> pipeline,
               Pipeline::start(model, f.pipeline, console, interrupts));
   const StreamWorld world = pipeline->world();

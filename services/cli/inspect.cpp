@@ -70,6 +70,23 @@ std::string router_words(const ModelSpec& m) {
   return s;
 }
 
+/// "int4, groups of 32", or both forms where down differs from gate and up.
+std::string expert_words(const model::ExpertShape& e) {
+  const auto words = [](const model::ExpertMatrix& m) {
+    std::string s(kernels::name_of(m.format));
+    if (m.group != 0) s += " in groups of " + std::to_string(m.group);
+    return s;
+  };
+  const std::string gate = words(e.gate), down = words(e.down);
+  return gate == down ? gate : gate + ", down " + down;
+}
+
+/// What is known of a checkpoint that cannot be converted, and why it cannot.
+std::string refused(const model::Inspection& i) {
+  return "  a position of KV    " + std::to_string(i.kv_bytes_per_token(4)) + " bytes in f32, " +
+         std::to_string(i.kv_bytes_per_token(2)) + " in bf16\n  cannot be converted: " + i.refusal + "\n";
+}
+
 int run(const std::string& folder, bool json) {
   const auto seen = model::inspect(folder);
   if (!seen.ok()) {
@@ -81,7 +98,7 @@ int run(const std::string& folder, bool json) {
                    : inspect_text(*seen))
                  .c_str(),
              stdout);
-  return 0;
+  return seen->refusal.empty() ? 0 : 1;
 }
 
 }  // namespace
@@ -92,6 +109,7 @@ Json inspect_json(const model::Inspection& i) {
   return {{"name", i.manifest.name},
           {"family", m.family},
           {"converted", i.converted},
+          {"refusal", i.refusal},
           {"layers", m.layers.size()},
           {"moe_layers", m.moe_layers()},
           {"hidden", m.hidden},
@@ -99,11 +117,12 @@ Json inspect_json(const model::Inspection& i) {
           {"max_positions", m.max_positions},
           {"attention", attention_words(m)},
           {"router", moe ? router_words(m) : ""},
-          {"expert_format", moe ? std::string(kernels::name_of(m.expert.gate.format)) : ""},
+          {"expert_format", moe && i.refusal.empty() ? expert_words(m.expert) : ""},
           {"expert_extents", m.expert_count()},
           {"expert_bytes", i.expert_bytes()},
           {"all_expert_bytes", i.all_expert_bytes()},
           {"dense_bytes", i.manifest.dense_bytes},
+          {"dense_formats", i.dense_formats()},
           {"folder_bytes", i.bytes},
           {"cold_bytes_per_token", i.cold_bytes_per_token()},
           {"kv_bytes_per_token", i.kv_bytes_per_token(4)},
@@ -124,14 +143,20 @@ std::string inspect_text(const model::Inspection& i) {
   row("attention", attention_words(m));
   if (m.moe_layers() != 0) {
     row("router", router_words(m));
-    row("an expert", std::string(kernels::name_of(m.expert.gate.format)) + ", " + bytes(i.expert_bytes()) +
-                         "; " + count(m.expert_count(), "extent", "extents") + ", " +
-                         bytes(i.all_expert_bytes()) + " on the drive");
+    if (!i.refusal.empty()) return s + refused(i);
+    row("an expert", expert_words(m.expert) + ", " + bytes(i.expert_bytes()) + "; " +
+                         count(m.expert_count(), "extent", "extents") + ", " + bytes(i.all_expert_bytes()) +
+                         " on the drive");
     row("a token, cold",
         bytes(i.cold_bytes_per_token()) + " from the drive where none of its experts is in memory");
   }
-  row("always in memory", bytes(i.manifest.dense_bytes));
-  row("a position of KV", std::to_string(i.kv_bytes_per_token(4)) + " bytes in f32");
+  if (!i.refusal.empty()) return s + refused(i);
+  std::string formats;
+  for (const auto& [name, n] : i.dense_formats())
+    formats += (formats.empty() ? " (" : ", ") + name + " " + bytes(n);
+  row("always in memory", bytes(i.manifest.dense_bytes) + (formats.empty() ? "" : formats + ")"));
+  row("a position of KV", std::to_string(i.kv_bytes_per_token(4)) + " bytes in f32, " +
+                              std::to_string(i.kv_bytes_per_token(2)) + " in bf16 (--kv)");
   row("folder", bytes(i.bytes) + (i.converted ? "" : " once converted"));
   return s;
 }

@@ -35,7 +35,19 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
       ->group(group);
   c.add_option("--threads", o.threads, "Threads that compute (default: the cores this process may use)")
       ->group(group);
-  c.add_option("--profile", o.profile, "Numerics: exact (default: the model's)")->group(group);
+  c.add_option("--profile", o.profile,
+               "Numerics: exact, or fast: bytes for the inputs of int4, int8 and MXFP4 weights (default: the "
+               "model's)")
+      ->group(group);
+  c.add_option("--kv", o.kv, "Numbers of the KV cache: f32 (exact), or bf16 in half the memory")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str()
+      ->group(group);
+  c.add_option("--prefill", o.prefill,
+               "Latent attention over a prompt: absorbed, or naive in whole blocks of 512")
+      ->check(CLI::IsMember({"absorbed", "naive"}))
+      ->capture_default_str()
+      ->group(group);
   c.add_option("--topology", o.topology, "full: a process per stage; solo: one process")
       ->check(CLI::IsMember({"full", "solo"}))
       ->capture_default_str()
@@ -116,7 +128,8 @@ Result<OpenModel> open_model(const std::string& folder) {
   if (!model::is_wisp_folder(folder) && model::is_hf_folder(folder)) return not_converted(folder);
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(folder));
   std::error_code error;
-  const bool tokenizer = fs::exists(fs::path(folder) / "tokenizer.json", error);
+  const bool tokenizer = fs::exists(fs::path(folder) / "tokenizer.json", error) ||
+                         fs::exists(fs::path(folder) / "tiktoken.model", error);
   return OpenModel{std::move(manifest), tokenizer};
 }
 

@@ -23,8 +23,9 @@ struct RunFlags {
 
 Result<Question> question(const RunFlags& f, const OpenModel& model) {
   if (f.ids.empty() && !model.has_tokenizer)
-    return invalid(f.pipeline.options.model +
-                   " has no tokenizer.json, so text cannot be asked; give --ids 1,2,3");
+    return invalid(
+        f.pipeline.options.model +
+        " has neither tokenizer.json nor tiktoken.model, so text cannot be asked; give --ids 1,2,3");
   try {
     (void)nlohmann::json(f.prompt).dump();
   } catch (const nlohmann::json::exception& e) {

@@ -223,6 +223,7 @@ Json stat_json(const RunState& state) {
   j["memory"] = {{"now_bytes", life.ram_now_bytes.load(memory_order_relaxed)},
                  {"peak_bytes", life.ram_peak_bytes.load(memory_order_relaxed)},
                  {"budget_bytes", plan.ram_budget}};
+  j["kv"] = {{"tokens", plan.ctx}, {"format", name_of(plan.kv_format)}, {"bytes", plan.kv_bytes()}};
   j["requests"] = Json::array();
   for (std::uint32_t i = 0; i < state.journal().records; ++i)
     if (Json r = request_json(*state.journal().record(i)); !r.is_null())

@@ -7,14 +7,13 @@
 
 namespace wisp::compute {
 
-float* Forward::key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const {
+std::byte* Forward::key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const {
   const model::AttentionSpec& a = spec_.attention;
-  const std::size_t plane = std::size_t{a.head_dim} * kernels::kPageTokens;
-  auto* base = reinterpret_cast<float*>(kv_.base + page * kv_.page_bytes);
-  return base + (std::size_t{layer} * 2 * a.kv_heads + kv_head) * plane;
+  const std::uint64_t plane = std::uint64_t{a.head_dim} * kernels::kPageTokens;
+  return kv_.number(page, (std::uint64_t{layer} * 2 * a.kv_heads + kv_head) * plane);
 }
 
-float* Forward::value_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const {
+std::byte* Forward::value_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const {
   const model::AttentionSpec& a = spec_.attention;
   return key_page(page, layer, a.kv_heads + kv_head);
 }
@@ -62,11 +61,12 @@ void Forward::write_kv(std::uint32_t layer, std::span<const Sequence> sequences)
     for (std::uint32_t h = 0; h < a.kv_heads; ++h) {
       const float* key = k_rows_.data() + (r * a.kv_heads + h) * a.head_dim;
       const float* value = v_rows_.data() + (r * a.kv_heads + h) * a.head_dim;
-      float* keys = key_page(page, layer, h);
-      for (std::uint32_t d = 0; d < a.head_dim; ++d)
-        keys[std::size_t{d} * kernels::kPageTokens + at] = key[d];
+      const std::size_t size = kernels::kv_bytes(kv_.format);
+      kernels::store_kv(kv_.format, key_page(page, layer, h) + at * size, kernels::kPageTokens, key,
+                        a.head_dim);
       service::crash_point(service::CrashPoint::kKvRowHalf);
-      std::copy(value, value + a.head_dim, value_page(page, layer, h) + std::size_t{at} * a.head_dim);
+      kernels::store_kv(kv_.format, value_page(page, layer, h) + at * size * a.head_dim, 1, value,
+                        a.head_dim);
     }
   }
 }
@@ -86,7 +86,7 @@ void Forward::attend(std::uint32_t layer, std::span<const Sequence> sequences) {
   // An item is one row and one KV head: its query heads read the same pages.
   pool_.run(static_cast<std::uint32_t>(rows_.size()) * a.kv_heads, cost, [&](std::uint32_t item) {
     thread_local std::vector<float> scores;
-    thread_local std::vector<const float*> keys, values;
+    thread_local std::vector<const std::byte*> keys, values;
     const std::size_t r = item / a.kv_heads;
     const std::uint32_t kv_head = item % a.kv_heads;
     // Positions are counted from the first page that the row sees; those in it that it does not see get
@@ -105,12 +105,12 @@ void Forward::attend(std::uint32_t layer, std::span<const Sequence> sequences) {
     scores.resize(keys.size() * kernels::kPageTokens + 1);
     for (std::uint32_t i = 0; i < per_kv; ++i) {
       const std::size_t head = (r * a.heads + kv_head * per_kv + i) * a.head_dim;
-      k_.attention_scores(q_.data() + head, keys.data(), count, a.head_dim, scale, scores.data());
+      k_.attention_scores(q_.data() + head, kv_.format, keys.data(), count, a.head_dim, scale, scores.data());
       std::fill_n(scores.begin(), unseen, -std::numeric_limits<float>::infinity());
       // A sink stands behind the last position; its probability is dropped.
       if (!sinks.empty()) scores[count] = sinks[kv_head * per_kv + i];
       k_.softmax(scores.data(), sinks.empty() ? count : count + 1);
-      k_.attention_values(scores.data(), values.data(), count, a.head_dim, attn_.data() + head);
+      k_.attention_values(scores.data(), kv_.format, values.data(), count, a.head_dim, attn_.data() + head);
     }
   });
 }

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/fd.hpp"
+#include "wisp/kernels/naive.hpp"
 
 namespace wisp::compute {
 
@@ -36,7 +37,8 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
-  const std::uint64_t page = manifest.spec.kv_width_of_all() * kernels::kPageTokens * sizeof(float);
+  const std::uint64_t page =
+      manifest.spec.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(ctx.plan().kv_format);
   if (ctx.plan().kv_page_bytes != page || ctx.plan().dense_bytes != manifest.dense_bytes ||
       (manifest.spec.expert_count() != 0 && ctx.plan().stride != manifest.spec.expert.stride))
     return invalid("model " + manifest.name + " is not the one this run was planned for; it changed on disk");
@@ -56,10 +58,12 @@ void ComputeStage::make_ready() {
   if (!weights.ok()) ctx_.give_up(weights.error());
   weights_ = std::move(weights).value();
   shm::Kv* kv = ctx_.at().kv;
-  const KvPages pages{reinterpret_cast<std::byte*>(kv) + kv->pages_offset, kv->page_bytes};
+  const KvPages pages{reinterpret_cast<std::byte*>(kv) + kv->pages_offset, kv->page_bytes,
+                      ctx_.plan().kv_format};
   const kernels::Kernels& table = kernels::best_kernels();
   forward_ = std::make_unique<Forward>(manifest_.spec, weights_, pages, table, pool_,
-                                       ctx_.plan().prompt_chunk + ctx_.plan().parallel, ctx_.plan().ctx);
+                                       ctx_.plan().prompt_chunk + ctx_.plan().parallel, ctx_.plan().ctx,
+                                       ctx_.plan().profile == "fast");
   spdlog::info("kernels: {}, {} threads", kernels::name_of(table.isa), pool_.threads());
 }
 
@@ -126,6 +130,8 @@ void ComputeStage::run_step(const Plan& plan) {
   std::vector<Sequence> sequences;
   for (const Plan::Part& p : plan.parts) {
     Sequence s{p.ids, p.pages, p.request.start, p.request.sample != 0, {}};
+    // By the prompt's length as the journal has it: a request that is taken up again gets the same forms.
+    if (ctx_.plan().naive_prefill) s.naive_until = kernels::naive_positions(p.request.params.prompt_tokens);
     for (const std::uint32_t id : p.ids)
       if (id >= manifest_.spec.vocab && s.error.empty())
         s.error = "token id " + std::to_string(id) + " is not below the vocabulary of " +

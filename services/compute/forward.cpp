@@ -5,13 +5,16 @@
 namespace wisp::compute {
 
 Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages kv,
-                 const kernels::Kernels& kernels, ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx)
+                 const kernels::Kernels& kernels, ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx,
+                 bool fast)
     : spec_(spec),
       weights_(weights),
       kv_(kv),
       k_(kernels),
       pool_(pool),
       max_rows_(max_rows),
+      fast_(fast),
+      ctx_(ctx),
       rope_(spec.attention.rope, ctx) {
   const model::AttentionSpec& a = spec.attention;
   const std::size_t n = max_rows;
@@ -44,6 +47,10 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
     v_rows_.resize(k_rows_.size());
   }
   ordered_.resize(n * spec.ordered_width);
+  if (fast) {
+    bytes_.resize(n, spec.widest_input());
+    if (spec.ordered_width != 0) up_bytes_.resize(n, spec.hidden);
+  }
   gate_.resize(n * width);
   up_.resize(n * width);
   if (spec.moe_layers() == 0) return;
@@ -60,13 +67,7 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
 
 bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts,
                   const std::function<bool()>& cancelled) {
-  rows_.clear();
-  decode_ = true;
-  for (std::uint32_t s = 0; s < sequences.size(); ++s) {
-    decode_ = decode_ && sequences[s].ids.size() == 1;
-    for (std::uint32_t i = 0; i < sequences[s].ids.size(); ++i) rows_.push_back({s, sequences[s].start + i});
-  }
-  WISP_CHECK(rows_.size() <= max_rows_);
+  lay_out_rows(sequences);
   const auto rows = static_cast<std::uint32_t>(rows_.size());
 
   embed(sequences);
@@ -90,6 +91,28 @@ bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts,
   return true;
 }
 
+void Forward::lay_out_rows(std::span<const Sequence> sequences) {
+  rows_.clear();
+  stretches_.clear();
+  decode_ = true;
+  const auto add = [&](std::uint32_t s, std::uint32_t begin, std::uint32_t end, bool naive) {
+    if (begin >= end) return;
+    const auto first = static_cast<std::uint32_t>(rows_.size());
+    for (std::uint32_t p = begin; p < end; ++p) rows_.push_back({s, p});
+    if (naive || stretches_.empty() || stretches_.back().naive) stretches_.push_back({first, first, naive});
+    stretches_.back().end = static_cast<std::uint32_t>(rows_.size());
+  };
+  for (std::uint32_t s = 0; s < sequences.size(); ++s) {
+    const Sequence& q = sequences[s];
+    const std::uint32_t end = q.start + static_cast<std::uint32_t>(q.ids.size());
+    const std::uint32_t cut = std::clamp(q.naive_until, q.start, end);
+    decode_ = decode_ && q.ids.size() == 1;
+    add(s, q.start, cut, true);
+    add(s, cut, end, false);
+  }
+  WISP_CHECK(rows_.size() <= max_rows_);
+}
+
 void Forward::embed(std::span<const Sequence> sequences) {
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     const Sequence& s = sequences[rows_[r].sequence];
@@ -103,6 +126,22 @@ void Forward::norm_rows(const std::vector<float>& weight) {
                 normed_.data() + r * spec_.hidden);
 }
 
+kernels::Int8Rows Forward::bytes_for(const kernels::WeightView& w, const float* x, std::uint32_t rows,
+                                     Int8Buffer& buffer) {
+  if (!fast_ || !kernels::takes_int8(w.format)) return {};
+  const kernels::Int8Rows bytes = buffer.rows(w.cols);
+  k_.quantise(w.format, x, w.cols, rows, w.cols, bytes);
+  return bytes;
+}
+
+void Forward::product(const kernels::WeightView& w, const float* x, const kernels::Int8Rows& bytes,
+                      std::uint32_t rows, float* y, std::uint32_t begin, std::uint32_t end) const {
+  if (bytes.codes != nullptr)
+    k_.linear_int8(w, bytes, rows, y, w.rows, begin, end);
+  else
+    k_.linear(w, x, w.cols, rows, y, w.rows, begin, end);
+}
+
 void Forward::linear(const Linear& l, const float* x, float* y, std::uint32_t rows) {
   const kernels::WeightView& w = l.weight;
   if (w.order != nullptr) {
@@ -110,11 +149,12 @@ void Forward::linear(const Linear& l, const float* x, float* y, std::uint32_t ro
       kernels::in_order(w.order, w.cols, x + r * w.cols, ordered_.data() + r * w.cols);
     x = ordered_.data();
   }
+  const kernels::Int8Rows bytes = bytes_for(w, x, rows, bytes_);
   const std::uint32_t tiles = kernels::tiles_of(w.rows);
   // A few tiles an item: enough items to share, few enough to be cheap.
   const std::uint32_t step = std::max(1u, tiles / (4 * pool_.threads()));
   pool_.run((tiles + step - 1) / step, std::uint64_t{w.rows} * w.cols * rows, [&](std::uint32_t i) {
-    k_.linear(w, x, w.cols, rows, y, w.rows, i * step, std::min(tiles, (i + 1) * step));
+    product(w, x, bytes, rows, y, i * step, std::min(tiles, (i + 1) * step));
   });
   if (l.bias.empty()) return;
   for (std::size_t r = 0; r < rows; ++r) k_.add(y + r * w.rows, l.bias.data(), w.rows);

@@ -8,6 +8,7 @@
 
 #include "model/model_spec.hpp"
 #include "ring/messages.hpp"
+#include "services/compute/int8_buffer.hpp"
 #include "services/compute/rope_table.hpp"
 #include "services/compute/thread_pool.hpp"
 #include "services/compute/weights.hpp"
@@ -19,6 +20,12 @@ namespace wisp::compute {
 struct KvPages {
   std::byte* base = nullptr;
   std::uint64_t page_bytes = 0;
+  kernels::KvFormat format = kernels::KvFormat::kF32;
+
+  /// Where number `at` of page `page` lies.
+  std::byte* number(std::uint32_t page, std::uint64_t at) const {
+    return base + page * page_bytes + at * kernels::kv_bytes(format);
+  }
 };
 
 /// Rows [start, start + ids.size()) of one sequence, and what became of them.
@@ -28,6 +35,8 @@ struct Sequence {
   std::uint32_t start = 0;
   bool want_logits = false;  ///< of the last row
   std::string error;         ///< not empty: this sequence failed, the others did not
+  /// Latent attention: rows at positions below this take the naive form (wisp/kernels/naive.hpp).
+  std::uint32_t naive_until = 0;
 };
 
 /// An expert that lies in memory now, as its place in the set that was asked for.
@@ -52,9 +61,10 @@ class ExpertSource {
 /// The forward pass of every family over shared blocks. Holds scratch, no state between calls but KV pages.
 class Forward {
  public:
-  /// `max_rows`: rows of one call. `ctx`: longest sequence. The references outlive this object.
+  /// `max_rows`: rows of one call. `ctx`: longest sequence. `fast`: the profile of that name. The references
+  /// outlive this object.
   Forward(const model::ModelSpec& spec, const Weights& weights, KvPages kv, const kernels::Kernels& kernels,
-          ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx);
+          ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx, bool fast = false);
 
   /// Computes all rows of all sequences: writes their KV rows, and logits where asked. Returns false if
   /// cancelled.
@@ -67,21 +77,52 @@ class Forward {
     std::uint32_t sequence;
     std::uint32_t position;
   };
+  /// Rows [begin, end) that stand side by side in one form of latent attention; naive ones are of one
+  /// sequence.
+  struct Stretch {
+    std::uint32_t begin;
+    std::uint32_t end;
+    bool naive;
+    std::uint32_t rows() const { return end - begin; }
+  };
+  /// One column of a tile of 16 rows of a f32 matrix (wisp/kernels/weight.hpp).
+  struct alignas(64) TileColumn {
+    float row[kernels::kTileRows];
+  };
+  void lay_out_rows(std::span<const Sequence> sequences);
   void embed(std::span<const Sequence> sequences);
   void attention(std::uint32_t layer, std::span<const Sequence> sequences);
   void latent_attention(std::uint32_t layer, std::span<const Sequence> sequences);
   void write_latents(std::uint32_t layer, std::span<const Sequence> sequences);
-  void attend_latents(std::uint32_t layer, std::span<const Sequence> sequences);
-  float* latent_page(std::uint32_t page, std::uint32_t layer) const;
+  void attend_absorbed(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows);
+  void mix_latents(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows);
+  /// attn_ of naive rows, with keys and values of a few heads at a time.
+  void attend_naive(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows);
+  /// The matrices of `head` into place `slot` of head_k_up_ and head_v_up_.
+  void widen_head(std::uint32_t layer, std::uint32_t head, std::uint32_t slot);
+  /// Keys and values of pages [begin, end) of `s` for the head in `slot`, from their latents.
+  void rebuild(std::uint32_t layer, const Sequence& s, std::uint32_t slot, std::uint32_t begin,
+               std::uint32_t end);
+  void attend_row(std::uint32_t r, std::uint32_t head, std::uint32_t slot);
+  /// Positions below `count` that row r may not see, by the indexer's choice; valid until the next call of
+  /// this thread.
+  std::span<const std::uint32_t> unseen_by(std::size_t r, std::uint32_t count) const;
+  /// Of q . k in latent attention.
+  float latent_scale() const;
+  /// Where keys and values of page `page` of a sequence lie for the head in `slot`.
+  float* naive_keys(std::uint32_t slot, std::uint32_t page);
+  float* naive_values(std::uint32_t slot, std::uint32_t page);
+  std::byte* latent_page(std::uint32_t page, std::uint32_t layer) const;
+  std::byte* index_page(std::uint32_t page, std::uint32_t layer) const;
   /// Chooses what each row sees in this layer and in those that use its choice.
   void choose_positions(std::uint32_t layer, std::span<const Sequence> sequences);
   void choose_for_row(std::size_t r, std::uint32_t layer, const Sequence& s);
   bool sees(std::size_t row, std::uint32_t position) const {
     return (chosen_positions_[row * position_words_ + position / 64] >> position % 64 & 1) != 0;
   }
-  /// For each head, y = its `rows_per_head` rows of w times its part of x.
+  /// For each head, y = its `rows_per_head` rows of w times its part of x, for the rows of a stretch.
   void linear_per_head(const kernels::WeightView& w, std::uint32_t rows_per_head, const float* x,
-                       std::size_t x_stride, std::size_t x_head, float* y);
+                       std::size_t x_stride, std::size_t x_head, float* y, const Stretch& rows);
   void clip(float* x, std::size_t n) const;
   void write_kv(std::uint32_t layer, std::span<const Sequence> sequences);
   void attend(std::uint32_t layer, std::span<const Sequence> sequences);
@@ -97,10 +138,16 @@ class Forward {
   void head(std::span<Sequence> sequences);
 
   void norm_rows(const std::vector<float>& weight);
+  /// The rows as bytes where the profile multiplies such a matrix so; else nothing (codes null).
+  kernels::Int8Rows bytes_for(const kernels::WeightView& w, const float* x, std::uint32_t rows,
+                              Int8Buffer& buffer);
+  /// A product of tiles [begin, end), of `bytes` where there are any, else of x.
+  void product(const kernels::WeightView& w, const float* x, const kernels::Int8Rows& bytes,
+               std::uint32_t rows, float* y, std::uint32_t begin, std::uint32_t end) const;
   /// y [rows, w.rows] = x [rows, w.cols] W^T + b, shared among the threads by tiles.
   void linear(const Linear& l, const float* x, float* y, std::uint32_t rows);
-  float* key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
-  float* value_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
+  std::byte* key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
+  std::byte* value_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
 
   const model::ModelSpec& spec_;
   const Weights& weights_;
@@ -108,10 +155,13 @@ class Forward {
   const kernels::Kernels& k_;
   ThreadPool& pool_;
   std::uint32_t max_rows_;
+  bool fast_;
+  std::uint32_t ctx_;
   RopeTables rope_;
 
   // scratch, [max_rows, ...] f32 unless said otherwise
   std::vector<Row> rows_;
+  std::vector<Stretch> stretches_;                 ///< all rows, in order
   bool decode_ = false;                            ///< every sequence of this call has one row
   std::vector<float> x_;                           ///< [rows, hidden] residual stream
   std::vector<float> normed_;                      ///< [rows, hidden]
@@ -125,18 +175,23 @@ class Forward {
   std::vector<float> q_latent_;                  ///< [rows, q_rank]
   std::vector<float> folded_;                    ///< [rows, heads, key_up_rows] queries against latents
   std::vector<float> mixed_;                     ///< [rows, heads, kv_rank] mixed latents
-  std::vector<float> block_;                     ///< [rows, hidden] output of a block
-  std::vector<float> gate_, up_;                 ///< [rows, width]
-  std::vector<float> router_;                    ///< [rows, experts]
-  std::vector<float> route_scratch_;             ///< [2 * experts]
-  std::vector<std::uint32_t> chosen_;            ///< [rows, top_k]
-  std::vector<float> chosen_weight_;             ///< [rows, top_k]
-  std::vector<float> shared_;                    ///< [rows, hidden] output of the shared expert
-  std::vector<float> mix_;                       ///< [rows] its gate
-  std::vector<float> product_;                   ///< [rows * top_k, hidden], grouped by expert
-  std::vector<std::uint32_t> product_of_;        ///< [rows, top_k] -> place in product_
-  std::vector<float> gathered_;                  ///< [rows, hidden] inputs of experts at work
-  std::vector<float> ordered_;                   ///< [rows, ordered_width] inputs in a matrix's own order
+  // For naive rows, empty until the first of them; heads: kNaiveHeads at a time.
+  std::size_t naive_pages_ = 0;                   ///< pages of a whole context
+  std::vector<float> naive_keys_, naive_values_;  ///< [heads, pages, head_dim, 16], [heads, pages, 16, value]
+  std::vector<TileColumn> head_k_up_, head_v_up_;  ///< [heads, tiles of nope or value, kv_rank]
+  std::vector<float> block_;                       ///< [rows, hidden] output of a block
+  std::vector<float> gate_, up_;                   ///< [rows, width]
+  std::vector<float> router_;                      ///< [rows, experts]
+  std::vector<float> route_scratch_;               ///< [2 * experts]
+  std::vector<std::uint32_t> chosen_;              ///< [rows, top_k]
+  std::vector<float> chosen_weight_;               ///< [rows, top_k]
+  std::vector<float> shared_;                      ///< [rows, hidden] output of the shared expert
+  std::vector<float> mix_;                         ///< [rows] its gate
+  std::vector<float> product_;                     ///< [rows * top_k, hidden], grouped by expert
+  std::vector<std::uint32_t> product_of_;          ///< [rows, top_k] -> place in product_
+  std::vector<float> gathered_;                    ///< [rows, hidden] inputs of experts at work
+  Int8Buffer bytes_, up_bytes_;                    ///< inputs in bytes; of up where its order is its own
+  std::vector<float> ordered_;                     ///< [rows, ordered_width] inputs in a matrix's own order
   std::vector<ring::TouchMember> set_;
   std::vector<std::uint32_t> member_first_;  ///< [set] first place in product_
   std::vector<std::uint32_t> place_row_;     ///< [rows * top_k] row of a place in product_

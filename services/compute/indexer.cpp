@@ -11,6 +11,10 @@ namespace {
 constexpr float kKeyNormEps = 1e-6f;
 }
 
+std::byte* Forward::index_page(std::uint32_t page, std::uint32_t layer) const {
+  return kv_.number(page, (layer_at_[layer] + spec_.attention.kv_width()) * kernels::kPageTokens);
+}
+
 void Forward::choose_positions(std::uint32_t layer, std::span<const Sequence> sequences) {
   const LayerWeights& w = weights_.layers[layer];
   const model::AttentionSpec& a = spec_.attention;
@@ -29,9 +33,9 @@ void Forward::choose_positions(std::uint32_t layer, std::span<const Sequence> se
     kernels::apply_rope(key, rope_.table(), row.position, x.interleaved);
     // From position 0 on, though a choice is made only later.
     const std::uint32_t page = sequences[row.sequence].pages[row.position / kernels::kPageTokens];
-    float* to = latent_page(page, layer) + std::size_t{a.kv_width()} * kernels::kPageTokens +
-                row.position % kernels::kPageTokens;
-    for (std::uint32_t d = 0; d < x.head_dim; ++d) to[std::size_t{d} * kernels::kPageTokens] = key[d];
+    std::byte* to =
+        index_page(page, layer) + row.position % kernels::kPageTokens * kernels::kv_bytes(kv_.format);
+    kernels::store_kv(kv_.format, to, kernels::kPageTokens, key, x.head_dim);
   }
   std::uint64_t cost = 0;
   for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * x.heads * x.head_dim;
@@ -42,7 +46,7 @@ void Forward::choose_positions(std::uint32_t layer, std::span<const Sequence> se
 
 void Forward::choose_for_row(std::size_t r, std::uint32_t layer, const Sequence& s) {
   thread_local std::vector<float> scores, part;
-  thread_local std::vector<const float*> keys;
+  thread_local std::vector<const std::byte*> keys;
   thread_local std::vector<std::uint32_t> order;
   const model::AttentionSpec& a = spec_.attention;
   const model::IndexerSpec& x = a.indexer;
@@ -51,12 +55,12 @@ void Forward::choose_for_row(std::size_t r, std::uint32_t layer, const Sequence&
   const auto share = static_cast<float>(1.0 / std::sqrt(static_cast<double>(x.heads)));
   keys.clear();
   for (std::uint32_t p = 0; p * kernels::kPageTokens < count; ++p)
-    keys.push_back(latent_page(s.pages[p], layer) + std::size_t{a.kv_width()} * kernels::kPageTokens);
+    keys.push_back(index_page(s.pages[p], layer));
   scores.assign(count, 0.0f);
   part.resize(keys.size() * kernels::kPageTokens);
   for (std::size_t h = 0; h < x.heads; ++h) {
-    k_.attention_scores(index_q_.data() + (r * x.heads + h) * x.head_dim, keys.data(), count, x.head_dim,
-                        scale, part.data());
+    k_.attention_scores(index_q_.data() + (r * x.heads + h) * x.head_dim, kv_.format, keys.data(), count,
+                        x.head_dim, scale, part.data());
     const float weight = index_weights_[r * x.heads + h] * share;
     for (std::uint32_t p = 0; p < count; ++p)
       scores[p] = std::fma(weight, part[p] > 0.0f ? part[p] : 0.0f, scores[p]);

@@ -6,8 +6,8 @@
 #include "services/compute/forward.hpp"
 #include "wisp/kernels/canon.hpp"
 
-/// Latent attention in its absorbed form (spec 2.5), for every row: a row's bits then do not depend on how
-/// many rows stand beside it.
+/// Latent attention (spec 2.5): what both forms share, and the absorbed one. A row's form follows from its
+/// position and its prompt's length, so its bits do not depend on how many rows stand beside it.
 namespace wisp::compute {
 
 namespace {
@@ -16,17 +16,17 @@ constexpr std::uint32_t kHeadGroups = 4;
 constexpr std::uint32_t kBlockPages = kernels::kBlockColumns / kernels::kPageTokens;
 }  // namespace
 
-float* Forward::latent_page(std::uint32_t page, std::uint32_t layer) const {
-  auto* base = reinterpret_cast<float*>(kv_.base + page * kv_.page_bytes);
-  return base + layer_at_[layer] * kernels::kPageTokens;
+std::byte* Forward::latent_page(std::uint32_t page, std::uint32_t layer) const {
+  return kv_.number(page, layer_at_[layer] * kernels::kPageTokens);
 }
 
 void Forward::linear_per_head(const kernels::WeightView& w, std::uint32_t rows_per_head, const float* x,
-                              std::size_t x_stride, std::size_t x_head, float* y) {
-  const auto rows = static_cast<std::uint32_t>(rows_.size());
+                              std::size_t x_stride, std::size_t x_head, float* y, const Stretch& rows) {
   const std::uint32_t tiles = rows_per_head / kernels::kTileRows;
-  pool_.run(spec_.attention.heads, std::uint64_t{w.rows} * w.cols * rows, [&](std::uint32_t head) {
-    k_.linear(w, x + head * x_head, x_stride, rows, y, w.rows, head * tiles, (head + 1) * tiles);
+  x += rows.begin * x_stride;
+  y += std::size_t{rows.begin} * w.rows;
+  pool_.run(spec_.attention.heads, std::uint64_t{w.rows} * w.cols * rows.rows(), [&](std::uint32_t head) {
+    k_.linear(w, x + head * x_head, x_stride, rows.rows(), y, w.rows, head * tiles, (head + 1) * tiles);
   });
 }
 
@@ -56,11 +56,12 @@ void Forward::latent_attention(std::uint32_t layer, std::span<const Sequence> se
   }
   write_latents(layer, sequences);
   if (a.indexer.heads != 0 && spec_.layers[layer].indexes) choose_positions(layer, sequences);
-  linear_per_head(w.k_up, a.key_up_rows(), q_.data(), std::size_t{a.heads} * a.head_dim, a.head_dim,
-                  folded_.data());
-  attend_latents(layer, sequences);
-  linear_per_head(w.v_up, a.value_up_rows(), mixed_.data(), std::size_t{a.heads} * lat.kv_rank, lat.kv_rank,
-                  attn_.data());
+  for (const Stretch& s : stretches_) {
+    if (s.naive)
+      attend_naive(layer, sequences, s);
+    else
+      attend_absorbed(layer, sequences, s);
+  }
   // The heads' outputs close up, without the padding of their tiles.
   const std::uint32_t padded = a.value_up_rows();
   if (padded != lat.value)
@@ -74,28 +75,52 @@ void Forward::write_latents(std::uint32_t layer, std::span<const Sequence> seque
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     const Row row = rows_[r];
     const std::uint32_t page = sequences[row.sequence].pages[row.position / kernels::kPageTokens];
-    float* to = latent_page(page, layer) + row.position % kernels::kPageTokens;
+    const std::size_t size = kernels::kv_bytes(kv_.format), half = width / 2;
+    std::byte* to = latent_page(page, layer) + row.position % kernels::kPageTokens * size;
     const float* from = k_rows_.data() + r * width;
-    for (std::uint32_t d = 0; d < width; ++d) {
-      if (d == width / 2) service::crash_point(service::CrashPoint::kKvRowHalf);
-      to[std::size_t{d} * kernels::kPageTokens] = from[d];
-    }
+    kernels::store_kv(kv_.format, to, kernels::kPageTokens, from, half);
+    service::crash_point(service::CrashPoint::kKvRowHalf);
+    kernels::store_kv(kv_.format, to + half * kernels::kPageTokens * size, kernels::kPageTokens, from + half,
+                      width - half);
   }
 }
 
-void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequences) {
+float Forward::latent_scale() const {
+  return static_cast<float>(rope_.score_factor() / std::sqrt(static_cast<double>(spec_.attention.head_dim)));
+}
+
+std::span<const std::uint32_t> Forward::unseen_by(std::size_t r, std::uint32_t count) const {
+  thread_local std::vector<std::uint32_t> unseen;
+  unseen.clear();
+  if (spec_.attention.indexer.heads != 0 && count > spec_.attention.indexer.top_k)
+    for (std::uint32_t p = 0; p < count; ++p)
+      if (!sees(r, p)) unseen.push_back(p);
+  return unseen;
+}
+
+void Forward::attend_absorbed(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows) {
+  const LayerWeights& w = weights_.layers[layer];
+  const model::AttentionSpec& a = spec_.attention;
+  linear_per_head(w.k_up, a.key_up_rows(), q_.data(), std::size_t{a.heads} * a.head_dim, a.head_dim,
+                  folded_.data(), rows);
+  mix_latents(layer, sequences, rows);
+  linear_per_head(w.v_up, a.value_up_rows(), mixed_.data(), std::size_t{a.heads} * a.latent.kv_rank,
+                  a.latent.kv_rank, attn_.data(), rows);
+}
+
+void Forward::mix_latents(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows) {
   const model::AttentionSpec& a = spec_.attention;
   const std::uint32_t rank = a.latent.kv_rank, width = a.kv_width(), rotated = a.rope.width;
-  const auto scale = static_cast<float>(rope_.score_factor() / std::sqrt(static_cast<double>(a.head_dim)));
+  const float scale = latent_scale();
   const std::uint32_t groups = std::min(kHeadGroups, a.heads);
   const std::uint32_t per_group = (a.heads + groups - 1) / groups;
   std::uint64_t cost = 0;
-  for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * a.heads * (width + rank);
-  pool_.run(static_cast<std::uint32_t>(rows_.size()) * groups, cost, [&](std::uint32_t item) {
+  for (std::uint32_t r = rows.begin; r < rows.end; ++r)
+    cost += std::uint64_t{rows_[r].position + 1} * a.heads * (width + rank);
+  pool_.run(rows.rows() * groups, cost, [&](std::uint32_t item) {
     thread_local std::vector<float> scores, query, block, part;
-    thread_local std::vector<const float*> keys, values;
-    thread_local std::vector<std::uint32_t> unseen;
-    const std::size_t r = item / groups;
+    thread_local std::vector<const std::byte*> keys, values;
+    const std::size_t r = rows.begin + item / groups;
     const std::uint32_t first = item % groups * per_group, last = std::min(a.heads, first + per_group);
     const std::uint32_t count = rows_[r].position + 1;
     const Sequence& s = sequences[rows_[r].sequence];
@@ -105,15 +130,12 @@ void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequ
     const std::size_t stride = keys.size() * kernels::kPageTokens;
     scores.resize(stride * per_group);
     query.resize(width);
-    unseen.clear();
-    if (a.indexer.heads != 0 && count > a.indexer.top_k)
-      for (std::uint32_t p = 0; p < count; ++p)
-        if (!sees(r, p)) unseen.push_back(p);
+    const std::span<const std::uint32_t> unseen = unseen_by(r, count);
     for (std::uint32_t h = first; h < last; ++h) {
       std::copy_n(folded_.data() + (r * a.heads + h) * a.key_up_rows(), rank, query.data());
       std::copy_n(q_.data() + (r * a.heads + h) * a.head_dim + a.latent.nope, rotated, query.data() + rank);
       float* own = scores.data() + (h - first) * stride;
-      k_.attention_scores(query.data(), keys.data(), count, width, scale, own);
+      k_.attention_scores(query.data(), kv_.format, keys.data(), count, width, scale, own);
       for (const std::uint32_t p : unseen) own[p] = -std::numeric_limits<float>::infinity();
       k_.softmax(own, count);
     }
@@ -127,18 +149,16 @@ void Forward::attend_latents(std::uint32_t layer, std::span<const Sequence> sequ
       values.clear();
       for (std::uint32_t p = 0; p < pages; ++p) {
         float* turned = block.data() + std::size_t{p} * kernels::kPageTokens * rank;
-        const float* page = keys[begin + p];
-        for (std::uint32_t d = 0; d < rank; ++d)
-          for (std::uint32_t t = 0; t < kernels::kPageTokens; ++t)
-            turned[std::size_t{t} * rank + d] = page[std::size_t{d} * kernels::kPageTokens + t];
-        values.push_back(turned);
+        kernels::turn_kv_page(kv_.format, keys[begin + p], rank, turned);
+        values.push_back(reinterpret_cast<const std::byte*>(turned));
       }
       const std::uint32_t at = begin * kernels::kPageTokens;
       const std::uint32_t n = std::min(count - at, pages * kernels::kPageTokens);
       for (std::uint32_t h = first; h < last; ++h) {
         float* out = mixed_.data() + (r * a.heads + h) * rank;
         const float* own = scores.data() + (h - first) * stride + at;
-        k_.attention_values(own, values.data(), n, rank, begin == 0 ? out : part.data());
+        k_.attention_values(own, kernels::KvFormat::kF32, values.data(), n, rank,
+                            begin == 0 ? out : part.data());
         if (begin != 0) k_.add(out, part.data(), rank);
       }
     }

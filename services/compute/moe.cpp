@@ -123,13 +123,19 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
     const std::uint32_t up_step = std::max(1u, up_tiles / 8), down_step = std::max(1u, down_tiles / 8);
     const std::uint32_t up_items = (up_tiles + up_step - 1) / up_step,
                         down_items = (down_tiles + down_step - 1) / down_step;
+    // All experts are stored in one form, so one call prepares the inputs of all jobs.
+    const kernels::Int8Rows bytes = bytes_for(jobs[0].weights.gate, gathered_.data(), rows, bytes_);
+    const kernels::Int8Rows up_bytes =
+        ordered ? bytes_for(jobs[0].weights.up, ordered_.data(), rows, up_bytes_) : bytes;
     pool_.run(n * up_items, 2 * cost, [&](std::uint32_t i) {
       const Job& j = jobs[i / up_items];
       const std::uint32_t a = i % up_items * up_step, b = std::min(up_tiles, a + up_step);
       const float* x = gathered_.data() + j.local * hidden;
       const float* x_up = (ordered ? ordered_ : gathered_).data() + j.local * hidden;
-      k_.linear(j.weights.gate, x, hidden, j.rows, gate_.data() + std::size_t{j.local} * width, width, a, b);
-      k_.linear(j.weights.up, x_up, hidden, j.rows, up_.data() + std::size_t{j.local} * width, width, a, b);
+      product(j.weights.gate, x, bytes.from(j.local), j.rows, gate_.data() + std::size_t{j.local} * width, a,
+              b);
+      product(j.weights.up, x_up, up_bytes.from(j.local), j.rows, up_.data() + std::size_t{j.local} * width,
+              a, b);
     });
     for (const Job& j : jobs) {
       if (j.weights.gate_bias == nullptr) break;
@@ -145,11 +151,12 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
           kernels::in_order(j.weights.down.order, width, gate_.data() + t * width, up_.data() + t * width);
     }
     const float* inner = (ordered ? up_ : gate_).data();
+    const kernels::Int8Rows inner_bytes = bytes_for(jobs[0].weights.down, inner, rows, bytes_);
     pool_.run(n * down_items, cost, [&](std::uint32_t i) {
       const Job& j = jobs[i / down_items];
       const std::uint32_t a = i % down_items * down_step, b = std::min(down_tiles, a + down_step);
-      k_.linear(j.weights.down, inner + std::size_t{j.local} * width, width, j.rows,
-                product_.data() + j.first * hidden, hidden, a, b);
+      product(j.weights.down, inner + std::size_t{j.local} * width, inner_bytes.from(j.local), j.rows,
+              product_.data() + j.first * hidden, a, b);
     });
     for (const Job& j : jobs) {
       if (j.weights.down_bias == nullptr) break;

@@ -43,17 +43,24 @@ std::string text_of(const Json& object, const char* key) {
 }
 
 constexpr const char* kNoTokenizer =
-    "this model's folder has no tokenizer.json, so only /v1/completions with a prompt of token ids works";
+    "this model's folder has neither tokenizer.json nor tiktoken.model, so only /v1/completions with a "
+    "prompt of token ids works";
 }  // namespace
 
 Status PromptMaker::load(const std::string& folder, std::size_t max_ids) {
   max_ids_ = max_ids;
   WISP_ASSIGN(const auto text, read_optional(folder + "/tokenizer.json", text::Tokenizer::kMaxJsonBytes));
-  if (!text) return {};
-  auto tokenizer = text::Tokenizer::load(*text);
+  std::optional<std::string> ranks;
+  if (!text) {
+    WISP_ASSIGN(ranks, read_optional(folder + "/tiktoken.model", text::Tokenizer::kMaxJsonBytes));
+  }
+  if (!text && !ranks) return {};
+  WISP_ASSIGN(const auto config, read_optional(folder + "/tokenizer_config.json", model::kMaxJsonBytes));
+  auto tokenizer =
+      text ? text::Tokenizer::load(*text) : text::Tokenizer::load_tiktoken(*ranks, config.value_or(""));
   if (!tokenizer.ok()) return std::move(tokenizer).error().within(folder);
   tokenizer_ = std::move(*tokenizer);
-  note_first(*text);
+  if (text) note_first(*text);
   WISP_TRY(load_config(folder));
   return load_template(folder);
 }

@@ -14,13 +14,13 @@
 namespace wisp::gateway {
 
 /// Text in, ids out, and bytes of ids, with the tokenizer and the chat template of a converted folder. A
-/// folder without a tokenizer.json still answers prompts of ids. Once loaded, bytes() may be called from any
-/// thread, the rest from one: the template helper ends with the thread that first rendered.
+/// folder without either form of one still answers prompts of ids. Once loaded, bytes() may be called from
+/// any thread, the rest from one: the template helper ends with the thread that first rendered.
 class PromptMaker {
  public:
   explicit PromptMaker(const text::TemplateHelper::Options& helper) : helper_(helper) {}
-  /// Reads tokenizer.json, chat_template.jinja and tokenizer_config.json of `folder`, as far as they are
-  /// there. No prompt of text becomes more than `max_ids` ids.
+  /// Reads tokenizer.json (else tiktoken.model), chat_template.jinja and tokenizer_config.json of `folder`,
+  /// as far as they are there. No prompt of text becomes more than `max_ids` ids.
   Status load(const std::string& folder, std::size_t max_ids);
 
   /// The ids of a request's prompt. Blocks while a chat template renders.

@@ -52,8 +52,10 @@ void read_roof(benchmark::State& state) {
 
 /// Weights [rows, 2048] that fill the buffer; state.range(0) tokens.
 void linear(benchmark::State& state, WeightFormat format) {
-  WeightView w{
-      .format = format, .rows = 0, .cols = kCols, .group = format == WeightFormat::kInt4 ? 128u : 0u};
+  WeightView w;
+  w.format = format;
+  w.cols = kCols;
+  if (is_coded(format)) w.group = format == WeightFormat::kMxfp4 || format == WeightFormat::kInt8 ? 32 : 128;
   w.rows = static_cast<std::uint32_t>(kBytes / codes_bytes(format, kTileRows, kCols)) * kTileRows;
   w.codes = buffer().data();
   const std::vector<std::uint8_t> scales(scales_bytes(format, w.rows, w.cols, w.group), 0x3f);
@@ -72,12 +74,67 @@ void linear(benchmark::State& state, WeightFormat format) {
   state.SetLabel(std::string(name_of(best_kernels().isa)));
 }
 
+/// The same with activations in bytes; quantising them is part of it.
+void linear_int8(benchmark::State& state, WeightFormat format) {
+  WeightView w;
+  w.format = format;
+  w.cols = kCols;
+  w.group = format == WeightFormat::kMxfp4 || format == WeightFormat::kInt8 ? 32 : 128;
+  w.rows = static_cast<std::uint32_t>(kBytes / codes_bytes(format, kTileRows, kCols)) * kTileRows;
+  w.codes = buffer().data();
+  const std::vector<std::uint8_t> scales(scales_bytes(format, w.rows, w.cols, w.group), 0x3f);
+  w.scales = scales.data();
+  const auto tokens = static_cast<std::uint32_t>(state.range(0));
+  const std::vector<float> x(std::size_t{tokens} * kCols, 0.5f);
+  std::vector<float> y(std::size_t{tokens} * w.rows), d(std::size_t{tokens} * kCols / 32);
+  std::vector<std::int8_t> codes(x.size());
+  std::vector<std::int32_t> sums(d.size());
+  const Int8Rows rows{kCols / 32, codes.data(), d.data(), sums.data()};
+  for (auto _ : state) {
+    best_kernels().quantise(format, x.data(), kCols, tokens, kCols, rows);
+    best_kernels().linear_int8(w, rows, tokens, y.data(), w.rows, 0, tiles_of(w.rows));
+    benchmark::DoNotOptimize(y.data());
+    benchmark::ClobberMemory();
+  }
+  report(state, codes_bytes(format, w.rows, w.cols) + scales.size());
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(2e-9 * tokens * w.rows * kCols, benchmark::Counter::kIsIterationInvariantRate);
+  state.SetLabel(std::string(name_of(best_kernels().isa)));
+}
+
 }  // namespace
 
+BENCHMARK_CAPTURE(linear_int8, int4, WeightFormat::kInt4)
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear_int8, int4_zero, WeightFormat::kInt4Zero)
+    ->Arg(1)
+    ->Arg(16)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear_int8, mxfp4, WeightFormat::kMxfp4)->Arg(1)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear_int8, int8, WeightFormat::kInt8)
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK(read_roof)->Arg(1)->Arg(4)->Arg(8)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(linear, bf16, WeightFormat::kBf16)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(linear, f16, WeightFormat::kF16)->Arg(1)->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(linear, f32, WeightFormat::kF32)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, int8, WeightFormat::kInt8)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, fp8, WeightFormat::kFp8)->Arg(1)->Arg(4)->Arg(16)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, mxfp4, WeightFormat::kMxfp4)
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(linear, int4_zero, WeightFormat::kInt4Zero)
+    ->Arg(1)
+    ->Arg(4)
+    ->Arg(16)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(linear, int4, WeightFormat::kInt4)
     ->Arg(1)
     ->Arg(2)

@@ -84,7 +84,8 @@ void await(const char* what, const std::function<bool()>& condition, int seconds
   }
 }
 
-TestRun::TestRun(const RunSettings& settings) : interrupts_(interrupts()) {
+TestRun::TestRun(const RunSettings& settings)
+    : interrupts_(interrupts()), logits_(!settings.logits_dir.empty()) {
   const std::string folder = settings.model.empty() ? bundled_model() : settings.model;
   auto manifest = model::load_manifest(folder);
   if (!manifest.ok()) throw std::runtime_error(manifest.error().text);
@@ -95,6 +96,9 @@ TestRun::TestRun(const RunSettings& settings) : interrupts_(interrupts()) {
   o.threads = settings.threads;
   o.topology = settings.topology;
   o.io = settings.io;
+  o.kv = settings.kv;
+  o.prefill = settings.prefill;
+  o.logits_dir = settings.logits_dir;
   o.port = -1;
   o.log_level = "info";
   auto plan = plan::make_plan(*manifest, o, plan::available_memory());
@@ -198,6 +202,7 @@ std::unique_ptr<TestRun::Ask> TestRun::ask_ids(const std::vector<std::uint32_t>&
                       {"max_tokens", max_tokens},
                       {"ignore_eos", true},
                       {"return_token_ids", true}};
+  if (logits_) body["write_logits"] = true;
   return std::make_unique<Ask>(*this, body.dump(), "/v1/completions");
 }
 

@@ -36,7 +36,10 @@ struct RunSettings {
   std::uint32_t threads = 1;
   std::string topology = "full";
   std::string io = "auto";
-  std::string model;  ///< "" = the bundled one
+  std::string kv = "f32";
+  std::string prefill = "absorbed";
+  std::string logits_dir;  ///< "" = none; else ask_ids leaves a file of logits there
+  std::string model;       ///< "" = the bundled one
 };
 
 /// A pipeline under test.
@@ -97,6 +100,7 @@ class TestRun {
   void call(const std::function<void(proto::LaunchRequest::Builder)>& build);
 
   cli::Interrupts& interrupts_;
+  const bool logits_;
   std::unique_ptr<cli::Session> session_;
   mutable std::optional<cli::RunState> state_;
   mutable std::uint32_t seen_resets_ = 0;

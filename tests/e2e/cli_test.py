@@ -111,6 +111,18 @@ class Run(unittest.TestCase):
             self.assertEqual(p.returncode, 2, (flag, value))
             self.assertIn(says, p.stderr)
 
+    def test_forms_of_attention_are_checked_by_name(self):
+        for flag, value, says in (("--kv", "fp8", "--kv"), ("--prefill", "fast", "--prefill")):
+            p = wisp("run", model(), "-p", "hi", flag, value, check=False)
+            self.assertNotEqual(p.returncode, 0)
+            self.assertIn(says, p.stderr)
+        p = wisp("run", model(), "-p", "hi", "--prefill", "naive", check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("--prefill naive is a form of latent attention, which", p.stderr)
+        p = wisp("run", model(), "-p", "What is a dog?", "--kv", "bf16", "--verbose")
+        self.assertIn("2048 tokens (--ctx) in bf16 (--kv)", p.stderr)
+        self.assertIn("dog", p.stdout)
+
     def test_a_prompt_that_is_no_text(self):
         p = subprocess.run([program("wisp"), "run", model(), "-p", b"\xff hi"], capture_output=True, timeout=WATCHDOG)
         self.assertEqual(p.returncode, 1)
@@ -156,8 +168,22 @@ class Inspect(unittest.TestCase):
         self.assertEqual(after["kv_bytes_per_token"], 4 * (4 * 40 + 3 * 24))
         text = wisp("inspect", folder).stdout
         self.assertIn("an indexer in 3 layers picks 20 positions", text)
+        self.assertIn("928 bytes in f32, 464 in bf16", text)
 
     def test_says_why_not(self):
+        fp8 = json.loads(wisp("inspect", model("oracle/deepseek_v3_fp8"), "--json").stdout)
+        self.assertEqual((fp8["expert_format"], fp8["refusal"]), ("fp8 in groups of 128", ""))
+        self.assertEqual(set(fp8["dense_formats"]), {"fp8", "bf16", "f32"})
+        refused = temp("refused")
+        shutil.copytree(os.path.join(DATA, "pocket-dictionary"), refused)
+        with open(os.path.join(refused, "config.json")) as f:
+            config = json.load(f)
+        config["num_hidden_layers"] += 1
+        with open(os.path.join(refused, "config.json"), "w") as f:
+            json.dump(config, f)
+        p = wisp("inspect", refused, check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertRegex(p.stdout, r"a position of KV +\d+ bytes in f32, \d+ in bf16\n +cannot be converted: .*layers.8")
         p = wisp("inspect", os.path.join(DATA), check=False)
         self.assertEqual(p.returncode, 1)
         self.assertIn("neither a Hugging Face checkpoint", p.stderr)
@@ -185,6 +211,7 @@ class Stat(unittest.TestCase):
                 self.assertIn(stage, text)
             out = json.loads(wisp("stat", "--json").stdout)
             self.assertIn("stages", out)
+            self.assertEqual(out["kv"], {"tokens": 2048, "format": "f32", "bytes": 2048 * 8 * 256 * 4})
 
 
 class Verify(unittest.TestCase):

@@ -115,6 +115,38 @@ class SameBytes(unittest.TestCase):
                     self.assertEqual(out["token_ids"], golden[0])
                     self.assertTrue(logits == golden[1], "logits differ in bits")
 
+    def test_kv_formats_and_prompt_forms(self):
+        """KV in bf16, and naive prompts of latent attention, alone and together: other bits than the plain run's, and the
+        same ones at few slots, in any chunks, in one process."""
+        cases = [("mixtral_window", 70, ("--kv", "bf16")), ("deepseek_v3_published", 70, ("--kv", "bf16")),
+                 ("deepseek_v3_published", 600, ("--prefill", "naive")),
+                 ("glm_moe_dsa_published", 1040, ("--prefill", "naive", "--kv", "bf16"))]
+        for name, n, options in cases:
+            folder = model("oracle/" + name)
+            with open(os.path.join(folder, "manifest.json")) as f:
+                spec = json.load(f)["spec"]
+            stride, fewest = spec["expert"]["stride"], 2 * spec["router"]["top_k"]
+            experts = spec["router"]["experts"] * spec["layers"].count("moe")
+            ids = ",".join(str(i * 37 % spec["vocab"]) for i in range(n))
+            axes = {"slots": [fewest, experts], "threads": [1, 2], "chunk": [7, 64, 2048], "topology": ["full", "solo"],
+                    "isa": ["best", "ref"] if n < 100 else ["best"]}
+            common = [folder, "--ids", ids, "-n", TOKENS, "--ignore-eos", "--ctx", n + 20]
+            plain = run_logits(*common)[1]
+            golden = None
+            for row in pairwise(axes):
+                out, logits = run_logits(
+                    *common, *options, "--experts-ram", row["slots"] * stride, "--threads", row["threads"],
+                    "--prompt-chunk", row["chunk"], "--topology", row["topology"],
+                    env={"WISP_ISA": "ref"} if row["isa"] == "ref" else {})
+                golden = golden or (out["token_ids"], logits)
+                with self.subTest(model=name, options=options, **row):
+                    self.assertEqual(out["token_ids"], golden[0])
+                    self.assertTrue(logits == golden[1], "logits differ in bits")
+            self.assertFalse(golden[1] == plain, "the same bits without " + " ".join(options))
+        # Below 512 tokens no row is naive.
+        short = [model("oracle/deepseek_v3_published"), "--ids", ",".join(map(str, range(100))), "-n", 1]
+        self.assertEqual(run_logits(*short)[1], run_logits(*short, "--prefill", "naive")[1])
+
     def test_reads_each_expert_once_per_chunk(self):
         """At the fewest slots a prompt's chunk reads each expert at most once: the loader's own counter says so."""
         n = 200

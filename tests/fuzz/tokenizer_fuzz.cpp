@@ -40,6 +40,19 @@ nlohmann::json small_file() {
           {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", {"a b", "b c", "ab c", "a a", "aa aa"}}}}};
 }
 
+/// A tiktoken.model with the 256 bytes and a few tokens.
+const std::string& small_ranks() {
+  static const std::string ranks = [] {
+    const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string out;
+    for (unsigned byte = 0; byte < 256; ++byte)
+      out += std::string{digits[byte >> 2], digits[(byte & 3) << 4]} + "== " + std::to_string(byte) + "\n";
+    return out + "YWI= 256\nYWJj 257\nYmM= 258\nYWE= 259\nYWFhYQ== 260\n";
+  }();
+  return ranks;
+}
+constexpr const char* kConfig = R"({"added_tokens_decoder": {"261": {"content": "<|a|>", "special": true}}})";
+
 void use(const Tokenizer& tokenizer, std::string_view text) {
   for (const bool special : {false, true}) {
     const auto ids = tokenizer.encode(text, special);
@@ -58,11 +71,15 @@ void use(const Tokenizer& tokenizer, std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const nlohmann::json file = small_file();
   static const Tokenizer small = Tokenizer::load(file.dump()).value();
+  static const Tokenizer kimi = Tokenizer::load_tiktoken(small_ranks(), kConfig).value();
   const std::string text(reinterpret_cast<const char*>(data), size);
 
   // The input as a prompt, as a whole file, and as a patch of a good file, which gets past the outer checks.
   use(small, text);
   if (auto loaded = Tokenizer::load(text)) use(*loaded, "abc <|a|> 123");
+  if (auto loaded = Tokenizer::load_tiktoken(small_ranks() + text, kConfig)) use(*loaded, "abc <|a|> 123");
+  if (auto loaded = Tokenizer::load_tiktoken(small_ranks(), text)) use(*loaded, text);
+  use(kimi, text);
   const nlohmann::json patch = nlohmann::json::parse(text, nullptr, false);
   if (patch.is_object() && size < 4096) {
     nlohmann::json patched = file;

@@ -1,5 +1,4 @@
-"""Writes tests/unit/text/tokenizer_vectors.json: what the reference implementation makes of texts and chats; and
-piece_vectors.json beside it: where the published patterns cut text.
+"""Writes tests/unit/text/tokenizer_vectors.json: what the reference implementation makes of texts and chats.
 
     python3 -m venv /tmp/oracle && /tmp/oracle/bin/pip install tokenizers transformers jinja2
     /tmp/oracle/bin/python tests/oracle/tokenizer_vectors.py
@@ -22,7 +21,6 @@ from transformers.utils.chat_template_utils import render_jinja_template
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 POCKET = ROOT / "tests/data/pocket-dictionary"
 OUT = ROOT / "tests/unit/text/tokenizer_vectors.json"
-PIECES = OUT.with_name("piece_vectors.json")
 SEED = 20240607
 
 GLM = (
@@ -241,28 +239,6 @@ def encode_section(base):
     return section
 
 
-def pieces_section(base):
-    """Where the published patterns cut text with characters of every category: the bytes of each piece. Ids would not
-    tell, for the bundled vocabulary has no merges across such cuts."""
-    classes = {}
-    for number in range(0x110000):
-        category = unicodedata.category(chr(number))
-        if category not in ("Cs", "Cn"):
-            classes.setdefault(category, []).append(chr(number))
-    picker = random.Random(SEED + 2)
-    texts = [text for text in FIXED if text]
-    for category in sorted(classes):
-        some = picker.sample(classes[category], min(16, len(classes[category])))
-        texts.append("".join(f"{c}a{c}{c} 1{c}2 {c} B{c}b.{c}\n" for c in some))
-    pieces = {}
-    for name, overrides in variants(base).items():
-        if name not in ("pocket", "glm", "marks", "three_splits", "o200k", "gpt2"):
-            continue
-        cut = Tokenizer.from_str(apply(base, overrides)).pre_tokenizer.pre_tokenize_str
-        pieces[name] = [[len(text[a:b].encode()) for _, (a, b) in cut(text)] for text in texts]
-    return {"texts": texts, "pieces": pieces}
-
-
 def decode_section(base):
     tokenizer = Tokenizer.from_str(json.dumps(base))
     picker = random.Random(SEED + 2)
@@ -448,9 +424,6 @@ def main():
     OUT.write_text(text.replace('],["', '],\n["').replace('},"', '},\n"') + "\n")
     assert json.loads(OUT.read_text()) == json.loads(text)
     print(OUT, OUT.stat().st_size, "bytes")
-    pieces = json.dumps(pieces_section(base), separators=(",", ":"))
-    PIECES.write_text(pieces.replace('","', '",\n"').replace("],[", "],\n[") + "\n")
-    print(PIECES, PIECES.stat().st_size, "bytes")
 
 
 if __name__ == "__main__":

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "cpu/avx2/avx2.hpp"
 #include "cpu/avx2/vector.hpp"
 #include "wisp/kernels/canon.hpp"
@@ -10,11 +12,34 @@ constexpr std::uint32_t end_of_block(std::uint32_t begin, std::uint32_t end) {
   return end - begin < kBlockColumns ? end : begin + kBlockColumns;
 }
 
+// Eight numbers of a page, widened: f32, or bf16 (std::uint16_t).
+inline __m256 load(const float* x) {
+  return _mm256_loadu_ps(x);
+}
+inline __m256 widen_bf16(__m128i halves) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+}
+inline __m256 load(const std::uint16_t* x) {
+  return widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+// The first n of them, the others +0 and their memory untouched.
+inline __m256 load_first(const float* x, std::size_t n) {
+  return load_some(x, 0, n);
+}
+inline __m256 load_first(const std::uint16_t* x, std::size_t n) {
+  if (n >= kLanes) return load(x);
+  alignas(16) std::uint16_t halves[kLanes] = {};
+  std::memcpy(halves, x, n * sizeof *x);
+  return widen_bf16(_mm_load_si128(reinterpret_cast<const __m128i*>(halves)));
+}
+
 /// Scores of `Pages` pages from position `first`; a page's 16 positions are the lanes of two vectors. Several
 /// pages at once, because one page is but two chains and the adder is four cycles deep.
-template <std::uint32_t Pages>
-void scores_of(const float* q, const float* const* pages, std::uint32_t first, std::uint32_t count,
+template <class Number, std::uint32_t Pages>
+void scores_of(const float* q, const std::byte* const* pages, std::uint32_t first, std::uint32_t count,
                std::uint32_t head_dim, float scale, float* scores) {
+  const Number* keys[Pages];
+  for (std::uint32_t p = 0; p < Pages; ++p) keys[p] = reinterpret_cast<const Number*>(pages[p]);
   __m256 sum[Pages][2];
   for (std::uint32_t p = 0; p < Pages; ++p) sum[p][0] = sum[p][1] = _mm256_setzero_ps();
   for (std::uint32_t b = 0; b < head_dim; b += kBlockColumns) {
@@ -24,9 +49,9 @@ void scores_of(const float* q, const float* const* pages, std::uint32_t first, s
     for (std::uint32_t d = b; d < end; ++d) {
       const __m256 qd = _mm256_broadcast_ss(q + d);
       for (std::uint32_t p = 0; p < Pages; ++p) {
-        const float* key = pages[p] + std::size_t{d} * kPageTokens;
-        a[p][0] = _mm256_fmadd_ps(qd, _mm256_loadu_ps(key), a[p][0]);
-        a[p][1] = _mm256_fmadd_ps(qd, _mm256_loadu_ps(key + kLanes), a[p][1]);
+        const Number* key = keys[p] + std::size_t{d} * kPageTokens;
+        a[p][0] = _mm256_fmadd_ps(qd, load(key), a[p][0]);
+        a[p][1] = _mm256_fmadd_ps(qd, load(key + kLanes), a[p][1]);
       }
     }
     for (std::uint32_t p = 0; p < Pages; ++p) {
@@ -42,8 +67,8 @@ void scores_of(const float* q, const float* const* pages, std::uint32_t first, s
 }
 
 /// out[d .. d + 8 * Vectors), cut at head_dim, over all positions.
-template <std::uint32_t Vectors>
-void values_of(const float* probs, const float* const* pages, std::uint32_t count, std::uint32_t head_dim,
+template <class Number, std::uint32_t Vectors>
+void values_of(const float* probs, const std::byte* const* pages, std::uint32_t count, std::uint32_t head_dim,
                std::uint32_t d, float* out) {
   __m256 sum[Vectors];
   for (std::uint32_t v = 0; v < Vectors; ++v) sum[v] = _mm256_setzero_ps();
@@ -53,11 +78,11 @@ void values_of(const float* probs, const float* const* pages, std::uint32_t coun
     const std::uint32_t end = end_of_block(b, count);
     for (std::uint32_t p = b; p < end; ++p) {
       const __m256 prob = _mm256_broadcast_ss(probs + p);
-      const float* value = pages[p / kPageTokens] + std::size_t{p % kPageTokens} * head_dim + d;
+      const Number* page = reinterpret_cast<const Number*>(pages[p / kPageTokens]);
+      const Number* value = page + std::size_t{p % kPageTokens} * head_dim + d;
       for (std::uint32_t v = 0; v < Vectors; ++v) {
         // Only the call for one vector can meet the end of the row.
-        const __m256 x =
-            Vectors == 1 ? load_some(value, 0, head_dim - d) : _mm256_loadu_ps(value + v * kLanes);
+        const __m256 x = Vectors == 1 ? load_first(value, head_dim - d) : load(value + v * kLanes);
         a[v] = _mm256_fmadd_ps(prob, x, a[v]);
       }
     }
@@ -66,26 +91,40 @@ void values_of(const float* probs, const float* const* pages, std::uint32_t coun
   for (std::uint32_t v = 0; v < Vectors; ++v) store_some(out, d + v * kLanes, head_dim, sum[v]);
 }
 
-}  // namespace
-
-void attention_scores(const float* q, const float* const* pages, std::uint32_t count, std::uint32_t head_dim,
-                      float scale, float* scores) {
+template <class Number>
+void scores_in(const float* q, const std::byte* const* pages, std::uint32_t count, std::uint32_t head_dim,
+               float scale, float* scores) {
   const std::uint32_t full = (count + kPageTokens - 1) / kPageTokens;
   std::uint32_t page = 0;
   for (; page + 4 <= full; page += 4) {
-    scores_of<4>(q, pages + page, page * kPageTokens, count, head_dim, scale, scores);
+    scores_of<Number, 4>(q, pages + page, page * kPageTokens, count, head_dim, scale, scores);
   }
   for (; page < full; ++page) {
-    scores_of<1>(q, pages + page, page * kPageTokens, count, head_dim, scale, scores);
+    scores_of<Number, 1>(q, pages + page, page * kPageTokens, count, head_dim, scale, scores);
   }
 }
 
-void attention_values(const float* probs, const float* const* pages, std::uint32_t count,
-                      std::uint32_t head_dim, float* out) {
+template <class Number>
+void values_in(const float* probs, const std::byte* const* pages, std::uint32_t count, std::uint32_t head_dim,
+               float* out) {
   constexpr std::uint32_t kWide = 8 * kLanes;
   std::uint32_t d = 0;
-  for (; d + kWide <= head_dim; d += kWide) values_of<8>(probs, pages, count, head_dim, d, out);
-  for (; d < head_dim; d += kLanes) values_of<1>(probs, pages, count, head_dim, d, out);
+  for (; d + kWide <= head_dim; d += kWide) values_of<Number, 8>(probs, pages, count, head_dim, d, out);
+  for (; d < head_dim; d += kLanes) values_of<Number, 1>(probs, pages, count, head_dim, d, out);
+}
+
+}  // namespace
+
+void attention_scores(const float* q, KvFormat format, const std::byte* const* pages, std::uint32_t count,
+                      std::uint32_t head_dim, float scale, float* scores) {
+  if (format == KvFormat::kBf16) return scores_in<std::uint16_t>(q, pages, count, head_dim, scale, scores);
+  scores_in<float>(q, pages, count, head_dim, scale, scores);
+}
+
+void attention_values(const float* probs, KvFormat format, const std::byte* const* pages, std::uint32_t count,
+                      std::uint32_t head_dim, float* out) {
+  if (format == KvFormat::kBf16) return values_in<std::uint16_t>(probs, pages, count, head_dim, out);
+  values_in<float>(probs, pages, count, head_dim, out);
 }
 
 }  // namespace wisp::kernels::avx2

@@ -2,6 +2,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "wisp/kernels/int8_rows.hpp"
+#include "wisp/kernels/kv_format.hpp"
 #include "wisp/kernels/weight.hpp"
 
 /// The plain loops behind `ref_kernels()`; contracts in wisp/kernels/kernels.hpp.
@@ -9,11 +11,15 @@ namespace wisp::kernels::ref {
 
 void linear(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
             std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
+void quantise(WeightFormat f, const float* x, std::size_t x_stride, std::uint32_t rows, std::uint32_t cols,
+              const Int8Rows& out);
+void linear_int8(const WeightView& w, const Int8Rows& x, std::uint32_t tokens, float* y, std::size_t y_stride,
+                 std::uint32_t tile_begin, std::uint32_t tile_end);
 void rms_norm(const float* x, const float* weight, float eps, std::uint32_t n, float* y);
-void attention_scores(const float* q, const float* const* pages, std::uint32_t count, std::uint32_t head_dim,
-                      float scale, float* scores);
+void attention_scores(const float* q, KvFormat format, const std::byte* const* pages, std::uint32_t count,
+                      std::uint32_t head_dim, float scale, float* scores);
 void softmax(float* x, std::uint32_t n);
-void attention_values(const float* probs, const float* const* pages, std::uint32_t count,
+void attention_values(const float* probs, KvFormat format, const std::byte* const* pages, std::uint32_t count,
                       std::uint32_t head_dim, float* out);
 void silu_mul(float* gate, const float* up, std::size_t n);
 void accumulate(float w, const float* y, float* acc, std::size_t n, bool first);

@@ -90,7 +90,7 @@ std::vector<Segment> AddedTokenMatcher::split(std::string_view text, bool keep_c
   std::size_t done = 0;
   for (std::size_t pos = 0; pos < text.size();) {
     std::size_t end = pos;
-    const Rule* rule = longest(text, pos, end);
+    const Rule* rule = roots_[static_cast<std::uint8_t>(text[pos])] == 0 ? nullptr : longest(text, pos, end);
     if (rule == nullptr) {
       ++pos;
       continue;

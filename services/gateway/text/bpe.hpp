@@ -6,7 +6,7 @@
 
 namespace wisp::text {
 
-/// Working memory of Bpe::encode, kept between pieces so that most need no allocation.
+/// Working memory of Bpe, kept between pieces so that most need no allocation.
 struct BpeScratch {
   struct Symbol {
     std::uint32_t id;
@@ -14,7 +14,7 @@ struct BpeScratch {
   };
   struct Candidate {
     std::uint64_t order;  // rank << 32 | position: the smallest is merged next
-    std::uint32_t left, right;
+    std::uint32_t left, right, merged;
   };
   std::vector<std::uint32_t> initial;  // ids before any merge
   std::vector<Symbol> symbols;
@@ -25,6 +25,8 @@ struct BpeScratch {
 class Bpe {
  public:
   static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+  // Up to so many ids a scan for the lowest rank is quicker than a heap.
+  static constexpr std::size_t kShort = 48;
 
   Bpe() { byte_ids_.fill(kNone); }
 
@@ -34,8 +36,12 @@ class Bpe {
   /// Room for `count` merges; call once, before add_merge.
   void reserve(std::size_t count);
 
-  /// `left` then `right` becomes `merged`; lower ranks first. A repeated pair takes the later rank.
+  /// `left` then `right` becomes `merged`; lower ranks first, of equal ones the leftmost. A repeated pair
+  /// takes the later rank.
   void add_merge(std::uint32_t left, std::uint32_t right, std::uint32_t rank, std::uint32_t merged);
+
+  /// After the last add_merge and set_byte: makes the table of pairs of bytes.
+  void finish();
 
   /// Appends the ids of `piece` (raw bytes, fewer than 2^31); those without an id are dropped. n log n.
   void encode(std::string_view piece, BpeScratch& scratch, std::vector<std::uint32_t>& out) const;
@@ -44,15 +50,22 @@ class Bpe {
   void merge(BpeScratch& scratch, std::vector<std::uint32_t>& out) const;
 
  private:
+  struct Pair {
+    std::uint32_t rank = kNone, merged = kNone;
+  };
   struct Entry {
-    std::uint32_t left = kNone, right = kNone, rank = 0, merged = 0;
+    std::uint32_t left = kNone, right = kNone;
+    Pair pair;
   };
 
-  const Entry* find(std::uint32_t left, std::uint32_t right) const;
+  Pair find(std::uint32_t left, std::uint32_t right) const;
   std::size_t slot_of(std::uint32_t left, std::uint32_t right) const;
+  void merge_few(std::uint32_t* ids, Pair* pairs, std::size_t count, std::vector<std::uint32_t>& out) const;
+  void merge_many(BpeScratch& scratch, std::vector<std::uint32_t>& out) const;
 
   std::array<std::uint32_t, 256> byte_ids_{};
-  std::vector<Entry> table_;  // open addressing, a power of two, at most half full
+  std::vector<Pair> byte_pairs_;  // [256 * 256] by the first byte and the second
+  std::vector<Entry> table_;      // open addressing, a power of two, at most half full
 };
 
 }  // namespace wisp::text

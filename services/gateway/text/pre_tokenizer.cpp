@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,7 +22,7 @@ using Range = PreTokenizer::Range;
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-enum class Kind { kRegex, kLiteral, kDigits };
+enum class Kind { kRegex, kLiteral, kDigits, kKnown };
 enum class Behavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 /// A stretch of text, and whether the pattern matched it.
@@ -221,6 +222,8 @@ struct PreTokenizer::Step {
   bool invert = false;
   Regex regex;
   std::string literal;
+  std::string pattern;  // kKnown until parse() has joined such steps
+  KnownSplit known = nullptr;
 };
 
 PreTokenizer::PreTokenizer() = default;
@@ -260,7 +263,11 @@ Result<StepPtr> parse_split(const Json& config) {
   if (pattern == config.end() || !pattern->is_object()) return invalid("Split has no pattern object");
   const std::string regex = text_of(*pattern, "Regex");
   step->literal = text_of(*pattern, "String");
-  if (!regex.empty()) {
+  const bool isolated = step->behavior == Behavior::kIsolated && !step->invert;
+  if (isolated && known_split(regex) != nullptr) {
+    step->kind = Kind::kKnown;
+    step->pattern = regex;
+  } else if (!regex.empty()) {
     WISP_ASSIGN(step->regex, compile(regex));
   } else if (!step->literal.empty()) {
     step->kind = Kind::kLiteral;
@@ -300,7 +307,8 @@ Status parse_into(const Json& config, std::size_t depth, std::vector<StepPtr>& s
     if (flag(config, "add_prefix_space", true)) return unsupported("ByteLevel with add_prefix_space");
     if (flag(config, "use_regex", true)) {
       auto step = std::make_unique<PreTokenizer::Step>();
-      WISP_ASSIGN(step->regex, compile(kByteLevelPattern));
+      step->kind = Kind::kKnown;
+      step->pattern = kByteLevelPattern;
       steps.push_back(std::move(step));
     }
     byte_level = true;
@@ -309,7 +317,30 @@ Status parse_into(const Json& config, std::size_t depth, std::vector<StepPtr>& s
   return unsupported("type \"" + type + "\"; this build knows Sequence, Split, Digits and ByteLevel");
 }
 
+/// Fills `known` of every such step; of several that are known together the first stands for all.
+void join_known(std::vector<StepPtr>& steps) {
+  std::vector<StepPtr> out;
+  for (std::size_t i = 0; i < steps.size();) {
+    std::vector<std::string_view> patterns;
+    for (std::size_t j = i; j < steps.size() && steps[j]->kind == Kind::kKnown; ++j)
+      patterns.push_back(steps[j]->pattern);
+    std::size_t count = 0;
+    steps[i]->known = known_split(patterns, count);
+    out.push_back(std::move(steps[i]));
+    i += std::max<std::size_t>(count, 1);
+  }
+  steps = std::move(out);
+}
+
 }  // namespace
+
+PreTokenizer PreTokenizer::of(KnownSplit split) {
+  PreTokenizer out;
+  out.steps_.push_back(std::make_unique<Step>());
+  out.steps_.back()->kind = Kind::kKnown;
+  out.steps_.back()->known = split;
+  return out;
+}
 
 Result<PreTokenizer> PreTokenizer::parse(const Json& config) {
   PreTokenizer out;
@@ -317,6 +348,7 @@ Result<PreTokenizer> PreTokenizer::parse(const Json& config) {
   Status parsed = parse_into(config, 0, out.steps_, byte_level);
   if (!parsed) return std::move(parsed).error().within("pre_tokenizer");
   if (!byte_level) return unsupported("pre_tokenizer: no ByteLevel step; only byte-level BPE is supported");
+  join_known(out.steps_);
   return out;
 }
 
@@ -324,11 +356,12 @@ Status PreTokenizer::split(std::string_view text, std::vector<Range>& out) const
   out.clear();
   if (text.empty()) return {};
   out.push_back({0, text.size()});
-  Search search;
-  if (!search.ready()) return exhausted("no memory for the split pattern's match state");
+  std::optional<Search> search;  // only where a regex is asked
   std::vector<Range> before;
   std::vector<Stretch> stretches;
   for (const auto& step : steps_) {
+    if (step->kind == Kind::kRegex && !search && !search.emplace().ready())
+      return exhausted("no memory for the split pattern's match state");
     before.swap(out);
     out.clear();
     for (const Range& range : before) {
@@ -336,7 +369,7 @@ Status PreTokenizer::split(std::string_view text, std::vector<Range>& out) const
       stretches.clear();
       switch (step->kind) {
         case Kind::kRegex:
-          WISP_TRY(find_regex(step->regex.get(), part, search, stretches));
+          WISP_TRY(find_regex(step->regex.get(), part, *search, stretches));
           break;
         case Kind::kLiteral:
           find_literal(step->literal, part, stretches);
@@ -344,6 +377,9 @@ Status PreTokenizer::split(std::string_view text, std::vector<Range>& out) const
         case Kind::kDigits:
           find_digits(part, stretches);
           break;
+        case Kind::kKnown:
+          step->known(part, range.begin, out);
+          continue;
       }
       if (step->invert) {
         for (Stretch& stretch : stretches) stretch.match = !stretch.match;

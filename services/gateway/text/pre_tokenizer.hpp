@@ -6,11 +6,14 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "services/gateway/text/known_split.hpp"
 
 namespace wisp::text {
 
 /// Cuts text into the pieces inside which BPE merges, as `pre_tokenizer` of a tokenizer.json prescribes it:
-/// any number of Split and Digits steps, then ByteLevel. Immutable after parse, so threads may share it.
+/// any number of Split and Digits steps, then ByteLevel. Published patterns are matched by hand
+/// (known_split), others by a regex engine, to which the limits below apply. Immutable, so threads may share
+/// it.
 class PreTokenizer {
  public:
   static constexpr std::size_t kMaxSteps = 32;            // nesting and length of a Sequence together
@@ -21,11 +24,7 @@ class PreTokenizer {
   static constexpr unsigned kMaxStack = 4'000'000;          // entries of the matcher's stack, ~60 bytes each
   static constexpr double kMaxCpuSeconds = 10;              // of one split() in all: a hostile pattern's end
 
-  /// A piece: byte offsets in the text.
-  struct Range {
-    std::size_t begin;
-    std::size_t end;
-  };
+  using Range = PieceRange;
 
   PreTokenizer();
   ~PreTokenizer();
@@ -34,6 +33,8 @@ class PreTokenizer {
 
   /// kUnsupported names the type or option that this build lacks; kInvalid names a broken pattern.
   static Result<PreTokenizer> parse(const nlohmann::json& config);
+  /// One step, of a pattern that no file gives.
+  static PreTokenizer of(KnownSplit split);
 
   /// Replaces `out` by the pieces of well-formed `text`, in order, none empty. kExhausted when the pattern
   /// needs more steps, stack or time than the limits allow.

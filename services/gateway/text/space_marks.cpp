@@ -88,10 +88,10 @@ std::string SpaceMarks::apply(std::string_view text, bool first) const {
 void SpaceMarks::cut(std::string_view marked, std::vector<std::string_view>& out) const {
   out.clear();
   while (!marked.empty()) {
-    const std::size_t next =
-        split ? marked.find(kMark,
-                            kMark.size() <= marked.size() && marked.starts_with(kMark) ? kMark.size() : 0)
-              : std::string_view::npos;
+    std::size_t first = marked.starts_with(kMark) ? kMark.size() : 0;
+    if (words && !split)
+      while (marked.substr(first).starts_with(kMark)) first += kMark.size();
+    const std::size_t next = split || words ? marked.find(kMark, first) : std::string_view::npos;
     const std::size_t n = next == std::string_view::npos ? marked.size() : next;
     out.push_back(marked.substr(0, n));
     marked.remove_prefix(n);

@@ -14,6 +14,7 @@ struct SpaceMarks {
   Prepend prepend = Prepend::kNever;
   bool unless_there = false;  ///< not before a text that begins with a mark
   bool split = false;         ///< each mark begins a piece
+  bool words = false;         ///< a mark after something else begins a piece, for no merge reaches across
 
   static constexpr std::string_view kMark = "\xE2\x96\x81";
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.hpp"
+#include "services/gateway/text/long_text.hpp"
 #include "services/gateway/text/tokenizer_model.hpp"
 #include "services/gateway/text/unicode.hpp"
 #include "services/gateway/text/utf8_stream.hpp"
@@ -16,6 +17,18 @@ class Encoder {
  public:
   Encoder(const TokenizerModel& model, std::size_t max_ids) : model_(model), max_ids_(max_ids) {}
 
+  /// All of a text, in parts where the model wants it cut.
+  Status text(std::string_view text, bool parse_special, bool first) {
+    if (!model_.cut_long) return raw(text, parse_special, first);
+    for (const std::string_view part : cut_long(text)) WISP_TRY(raw(part, parse_special, first));
+    return {};
+  }
+
+  std::vector<std::uint32_t> take() { return std::move(ids_); }
+  /// Whether there were more ids than allowed.
+  bool overflowed() const { return overflowed_; }
+
+ private:
   /// Raw text: added tokens, then normalising, then added tokens again, then pieces.
   Status raw(std::string_view text, bool parse_special, bool first) {
     for (const Segment& segment : model_.raw.split(text, parse_special)) {
@@ -24,7 +37,7 @@ class Encoder {
         WISP_TRY(single(*segment.id));
       } else if (model_.marks) {
         WISP_TRY(marked(model_.marks->apply(part, first && segment.begin == 0)));
-      } else if (model_.nfc) {
+      } else if (model_.nfc && !is_composed(part)) {
         WISP_ASSIGN(const std::string composed, nfc(part));
         WISP_TRY(normalized(composed, parse_special));
       } else {
@@ -34,11 +47,6 @@ class Encoder {
     return {};
   }
 
-  std::vector<std::uint32_t> take() { return std::move(ids_); }
-  /// Whether there were more ids than allowed.
-  bool overflowed() const { return overflowed_; }
-
- private:
   Status normalized(std::string_view text, bool parse_special) {
     for (const Segment& segment : model_.normalized.split(text, parse_special)) {
       if (segment.id) {
@@ -57,36 +65,22 @@ class Encoder {
   Status marked(const std::string& text) {
     model_.marks->cut(text, pieces_);
     for (const std::string_view piece : pieces_) {
-      if (ids_.size() + piece.size() / model_.longest_piece > max_ids_) return too_many();
-      scratch_.initial.clear();
-      for (std::size_t at = 0; at < piece.size();) {
-        const std::size_t n = utf8_length(piece[at]);
-        const auto known = model_.characters.find(std::string(piece.substr(at, n)));
-        if (known != model_.characters.end())
-          scratch_.initial.push_back(known->second);
-        else
-          for (std::size_t i = at; i < at + n; ++i)
-            scratch_.initial.push_back(model_.bpe.byte_id(static_cast<std::uint8_t>(piece[i])));
-        at += n;
+      if (const std::uint32_t whole = model_.whole.find(piece); whole != PieceTable::kNone) {
+        WISP_TRY(single(whole));
+        continue;
       }
+      if (ids_.size() + piece.size() / model_.longest_piece > max_ids_) return too_many();
+      model_.first_ids(piece, scratch_.initial);
       model_.bpe.merge(scratch_, ids_);
       if (ids_.size() > max_ids_) return too_many();
     }
     return {};
   }
 
-  /// Bytes of a character of checked UTF-8 by its first one.
-  static std::size_t utf8_length(char first) {
-    const auto b = static_cast<std::uint8_t>(first);
-    return b < 0x80 ? 1 : b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
-  }
-
   Status piece(std::string_view bytes) {
-    if (model_.ignore_merges) {
-      const auto whole = model_.by_bytes.find(bytes);
-      if (whole != model_.by_bytes.end()) return single(whole->second);
-    }
-    // A piece may be all of the text, and merging takes 28 bytes a byte.
+    if (const std::uint32_t whole = model_.whole.find(bytes); whole != PieceTable::kNone)
+      return single(whole);
+    // A piece may be all of the text, and merging takes 32 bytes a byte.
     if (ids_.size() + bytes.size() / model_.longest_piece > max_ids_) return too_many();
     model_.bpe.encode(bytes, scratch_, ids_);
     return ids_.size() > max_ids_ ? too_many() : Status();
@@ -125,6 +119,16 @@ Result<Tokenizer> Tokenizer::load(std::string_view json) {
   }
 }
 
+Result<Tokenizer> Tokenizer::load_tiktoken(std::string_view ranks, std::string_view config) {
+  try {
+    auto model = std::make_shared<TokenizerModel>();
+    WISP_TRY(read_tiktoken(ranks, config, *model));
+    return Tokenizer(std::move(model));
+  } catch (const std::bad_alloc&) {
+    return exhausted("tiktoken.model: no memory to hold it");
+  }
+}
+
 Result<std::vector<std::uint32_t>> Tokenizer::encode(std::string_view text, bool parse_special) const {
   // No text has more ids than bytes.
   WISP_ASSIGN(auto ids, encode_up_to(kMaxTextBytes, text, parse_special));
@@ -145,7 +149,7 @@ Result<std::optional<std::vector<std::uint32_t>>> Tokenizer::encode_up_to(std::s
   if (broken != std::string_view::npos) return invalid("text is not UTF-8 at byte " + std::to_string(broken));
   try {
     Encoder encoder(*model_, max_ids);
-    Status done = encoder.raw(text, parse_special, first);
+    Status done = encoder.text(text, parse_special, first);
     if (encoder.overflowed()) return Ids();
     if (!done) return std::move(done).error();
     return Ids(encoder.take());

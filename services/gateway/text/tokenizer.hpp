@@ -14,9 +14,9 @@ namespace wisp::text {
 
 struct TokenizerModel;
 
-/// A byte-level BPE tokenizer read from a Hugging Face `tokenizer.json`; gives the ids that the reference
-/// implementation gives with add_special_tokens=False. A handle to immutable data: copies are cheap, threads
-/// may share it.
+/// A BPE tokenizer read from a Hugging Face `tokenizer.json` or from Kimi's `tiktoken.model`; gives the ids
+/// that the reference implementation gives with add_special_tokens=False. A handle to immutable data: copies
+/// are cheap, threads may share it.
 class Tokenizer {
  public:
   // Limits on a hostile file; the largest published vocabulary has 262,144 entries in a file of 33 MB.
@@ -31,6 +31,13 @@ class Tokenizer {
   /// Reads a whole tokenizer.json. kInvalid names the entry that is broken, kUnsupported the part that this
   /// build cannot do (another model than BPE, another normalizer, pre_tokenizer or decoder).
   static Result<Tokenizer> load(std::string_view json);
+
+  /// Reads Kimi's form: `ranks`, the text of tiktoken.model (a line a token: base64 and its id, from 0 on),
+  /// and `config`, that of tokenizer_config.json, whose added_tokens_decoder names control tokens among the
+  /// kReservedIds ids that follow; the others are `<|reserved_token_ID|>`. Pattern and cuts are Kimi's.
+  /// kInvalid names the file and the line or id that is broken, kUnsupported another tokenizer_class.
+  static Result<Tokenizer> load_tiktoken(std::string_view ranks, std::string_view config);
+  static constexpr std::uint32_t kReservedIds = 256;
 
   /// The ids of `text` (UTF-8; kInvalid with the byte offset otherwise). `parse_special` true turns special
   /// strings in the text into their ids; false encodes them as ordinary text, so that no control id can come

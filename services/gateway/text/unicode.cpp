@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -66,6 +67,78 @@ Status compose(std::vector<utf8proc_int32_t>& chars, utf8proc_option_t options, 
   return {};
 }
 
+constexpr auto kComposing = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+
+/// Appends the composed form of `text`, whatever its length.
+Status compose_part(std::string_view text, std::string& out) {
+  std::vector<utf8proc_int32_t> chars;
+  for (std::size_t pos = 0; pos < text.size();) {
+    const char32_t c = next_char(text, pos);
+    if (is_inert(c)) {
+      WISP_TRY(compose(chars, kComposing, out));
+      append_utf8(out, c);
+      continue;
+    }
+    utf8proc_int32_t parts[32];  // the longest canonical decomposition has 4
+    int boundary = 0;
+    const utf8proc_ssize_t count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, 32, kComposing, &boundary);
+    if (count < 0 || count > 32) return exhausted(std::string("normalising text: ") + utf8proc_errmsg(count));
+    chars.insert(chars.end(), parts, parts + count);
+  }
+  return compose(chars, kComposing, out);
+}
+
+/// Which characters stay as they are and never join the one before: no marks, no conjoining jamo, none that
+/// is another one composed. Such a character ends what normalising must look at.
+class CalmTable {
+ public:
+  static const CalmTable& get() {
+    static const CalmTable table;
+    return table;
+  }
+
+  bool has(char32_t c) const { return c < 0xC0 || c >= kEnd || calm_[c]; }
+
+ private:
+  static constexpr char32_t kEnd = 0x30000;  // beyond are ideographs and what has no properties
+
+  CalmTable() : calm_(kEnd, true) {
+    for (char32_t c = 0xC0; c < kEnd; ++c) {
+      const bool surrogate = c >= 0xD800 && c < 0xE000;
+      const bool jamo =
+          (c >= 0x1100 && c < 0x1200) || (c >= 0xA960 && c < 0xA980) || (c >= 0xD7B0 && c < 0xD800);
+      calm_[c] = !surrogate && !jamo && !is_mark(c) && (is_hangul(c) || is_itself(c));
+    }
+  }
+
+  static bool is_mark(char32_t c) {
+    const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+    return combining_class(static_cast<utf8proc_int32_t>(c)) != 0 || category == UTF8PROC_CATEGORY_MN ||
+           category == UTF8PROC_CATEGORY_MC || category == UTF8PROC_CATEGORY_ME;
+  }
+  static bool is_hangul(char32_t c) { return c >= 0xAC00 && c < 0xD7A4; }
+  static bool is_itself(char32_t c) {
+    if (utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->decomp_seqindex == UINT16_MAX) return true;
+    std::string alone, composed;
+    append_utf8(alone, c);
+    return compose_part(alone, composed).ok() && composed == alone;
+  }
+
+  std::vector<bool> calm_;  // [kEnd]
+};
+
+/// How many bytes from `pos` on are ASCII, of at least eight together.
+std::size_t ascii_run(std::string_view text, std::size_t pos) {
+  std::size_t n = 0;
+  for (; pos + n + 8 <= text.size(); n += 8) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + pos + n, 8);
+    if ((word & 0x8080808080808080ULL) != 0) break;
+  }
+  return n;
+}
+
 }  // namespace
 
 Utf8Step utf8_step(std::string_view text, std::size_t pos) {
@@ -100,6 +173,8 @@ Utf8Step utf8_step(std::string_view text, std::size_t pos) {
 
 std::size_t find_invalid_utf8(std::string_view text) {
   for (std::size_t pos = 0; pos < text.size();) {
+    pos += ascii_run(text, pos);
+    if (pos == text.size()) break;
     const Utf8Step step = utf8_step(text, pos);
     if (step.kind != Utf8Kind::kComplete) return pos;
     pos += step.size;
@@ -176,30 +251,36 @@ bool is_word(char32_t c) {
   }
 }
 
+bool is_composed(std::string_view text) {
+  const CalmTable& calm = CalmTable::get();
+  for (std::size_t pos = 0; pos < text.size();) {
+    pos += ascii_run(text, pos);
+    if (pos < text.size() && !calm.has(next_char(text, pos))) return false;
+  }
+  return true;
+}
+
 Result<std::string> nfc(std::string_view text) {
-  // Below U+0300 (lead bytes up to 0xCB) every character is its own composed form and nothing combines.
-  const bool stable =
-      std::all_of(text.begin(), text.end(), [](char c) { return static_cast<std::uint8_t>(c) < 0xCC; });
-  if (stable) return std::string(text);
-  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-  std::vector<utf8proc_int32_t> chars;
+  const CalmTable& calm = CalmTable::get();
   std::string out;
   out.reserve(text.size());
+  std::size_t done = 0;                       // bytes of `text` that are in `out`
+  std::size_t last = std::string_view::npos;  // where the calm character before `pos` begins
   for (std::size_t pos = 0; pos < text.size();) {
-    const char32_t c = next_char(text, pos);
-    if (is_inert(c)) {
-      WISP_TRY(compose(chars, options, out));
-      append_utf8(out, c);
+    const std::size_t at = pos;
+    if (calm.has(next_char(text, pos))) {
+      last = at;
       continue;
     }
-    utf8proc_int32_t parts[32];  // the longest canonical decomposition has 4
-    int boundary = 0;
-    const utf8proc_ssize_t count =
-        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), parts, 32, options, &boundary);
-    if (count < 0 || count > 32) return exhausted(std::string("normalising text: ") + utf8proc_errmsg(count));
-    chars.insert(chars.end(), parts, parts + count);
+    // What is not calm is normalised with the character before it, to which it may join.
+    const std::size_t begin = last == std::string_view::npos ? at : last;
+    for (std::size_t next = pos; next < text.size() && !calm.has(next_char(text, next));) pos = next;
+    out.append(text.substr(done, begin - done));
+    WISP_TRY(compose_part(text.substr(begin, pos - begin), out));
+    done = pos;
+    last = std::string_view::npos;
   }
-  WISP_TRY(compose(chars, options, out));
+  out.append(text.substr(done));
   return out;
 }
 

@@ -46,6 +46,10 @@ bool is_numeric(char32_t c);
 /// What `\w` means in a Unicode regex: letters, marks, digits, connectors and joiners.
 bool is_word(char32_t c);
 
+/// True where nfc() would give the same text back, and in rare cases false although it would. Well-formed
+/// text.
+bool is_composed(std::string_view text);
+
 /// Canonical composition of well-formed text by the tables of Unicode 9, as the reference tokenizers have it.
 /// n log n in the worst case, also for a long run of combining marks. kExhausted when memory does not
 /// suffice.

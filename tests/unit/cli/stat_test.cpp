@@ -59,11 +59,12 @@ TEST(Stat, TextOfAHeldAndADeadStage) {
                  {"dense_ready", true}}},
                {"experts", 256},
                {"memory", {{"now_bytes", 1048576}, {"peak_bytes", 2097152}, {"budget_bytes", 4194304}}},
+               {"kv", {{"tokens", 640}, {"format", "bf16"}, {"bytes", 3145728}}},
                {"requests", Json::array()},
                {"hops", Json::array()}};
   const std::string text = stat_text(j);
   for (const char* part : {"traced by 4039", "expert 1 of layer 2 (12.0 s)", "clock stands still",
-                           "2 draining", "2 MiB at most", "loops 3"})
+                           "2 draining", "2 MiB at most", "640 tokens in bf16, 3 MiB", "loops 3"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 

@@ -2,57 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "model/encode.hpp"
 #include "model_fixture.hpp"
+#include "oracle_cases.hpp"
 #include "wisp/kernels/number.hpp"
 
 namespace wisp::compute {
 namespace {
 
 using testing::Engine;
+using testing::ids_of;
+using testing::kData;
 using testing::LoadedModel;
-
-const std::string kData = WISP_TEST_DATA;
 
 std::uint32_t argmax(const std::vector<float>& v) {
   return static_cast<std::uint32_t>(std::max_element(v.begin(), v.end()) - v.begin());
-}
-
-/// A tensor of an oracle's expected.safetensors.
-std::vector<std::uint8_t> expected_tensor(const std::string& folder, const std::string& name) {
-  auto file = model::SafetensorsFile::open(folder + "/expected.safetensors");
-  if (!file.ok()) throw std::runtime_error(file.error().text);
-  for (const model::TensorInfo& t : file->header().tensors) {
-    if (t.name != name) continue;
-    std::vector<std::uint8_t> out(t.bytes);
-    if (!file->read(t, 0, out).ok()) throw std::runtime_error("unreadable " + name);
-    return out;
-  }
-  throw std::runtime_error("no tensor " + name);
-}
-
-/// Every folder with an oracle's answers, so that a new case is a folder and nothing else.
-std::vector<std::string> cases() {
-  std::vector<std::string> names;
-  for (const auto& f : std::filesystem::directory_iterator(kData + "/oracle"))
-    if (std::filesystem::exists(f.path() / "expected.safetensors")) names.push_back(f.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-std::vector<std::uint32_t> ids_of(const std::string& folder) {
-  const auto bytes = expected_tensor(folder, "input_ids");
-  std::vector<std::uint32_t> ids;
-  for (std::size_t i = 0; i < bytes.size(); i += 8) {
-    std::int64_t id;
-    std::memcpy(&id, bytes.data() + i, 8);
-    ids.push_back(static_cast<std::uint32_t>(id));
-  }
-  return ids;
 }
 
 /// Logits of Hugging Face transformers on random checkpoints, at every position.
@@ -61,10 +27,7 @@ class Oracle : public ::testing::TestWithParam<std::string> {};
 TEST_P(Oracle, LogitsAtEveryPosition) {
   const std::string folder = kData + "/oracle/" + GetParam();
   const std::vector<std::uint32_t> ids = ids_of(folder);
-  const auto logit_bytes = expected_tensor(folder, "logits");
-  std::vector<float> expected(logit_bytes.size() / 4);
-  std::memcpy(expected.data(), logit_bytes.data(), logit_bytes.size());
-
+  const std::vector<float> expected = testing::expected_logits(folder);
   auto m = LoadedModel::convert(folder);
   const std::size_t vocab = m->manifest.spec.vocab;
   ASSERT_EQ(expected.size(), vocab * ids.size());
@@ -109,9 +72,7 @@ struct Distance {
 
 Distance distance_of(const std::string& folder, LoadedModel& m) {
   const std::vector<std::uint32_t> ids = ids_of(folder);
-  const auto bytes = expected_tensor(folder, "logits");
-  std::vector<float> expected(bytes.size() / 4);
-  std::memcpy(expected.data(), bytes.data(), bytes.size());
+  const std::vector<float> expected = testing::expected_logits(folder);
   const std::size_t vocab = m.manifest.spec.vocab;
   Engine engine(m, kernels::best_kernels(), 1, 128, 128);
   Distance out;
@@ -135,14 +96,15 @@ Distance distance_of(const std::string& folder, LoadedModel& m) {
   return out;
 }
 
+/// Those of the cases whose experts are plain numbers.
+class PlainOracle : public ::testing::TestWithParam<std::string> {};
+
 /// Experts that convert has rounded: the logits of every family move, and stay the model's. Weights are
 /// random and routing is peaky here, so four bits may change an expert; a mixed-up code or scale gives a
 /// share of 1.
-TEST_P(Oracle, RoundedExpertsStayClose) {
+TEST_P(PlainOracle, RoundedExpertsStayClose) {
   using kernels::WeightFormat;
   const std::string folder = kData + "/oracle/" + GetParam();
-  const auto native = LoadedModel::convert(folder)->manifest.spec.expert.gate.format;
-  if (kernels::is_coded(native)) GTEST_SKIP() << "coded already";
   for (const auto format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
     const auto m = LoadedModel::convert(folder, {format, {}});
     const Distance d = distance_of(folder, *m);
@@ -154,15 +116,14 @@ TEST_P(Oracle, RoundedExpertsStayClose) {
 }
 
 /// One number of one expert, wrong by a hundredth, is more than LogitsAtEveryPosition lets pass.
-TEST_P(Oracle, OneWrongWeightShows) {
+TEST_P(PlainOracle, OneWrongWeightShows) {
   const std::string folder = kData + "/oracle/" + GetParam();
   const auto m = LoadedModel::convert(folder);
   const model::ExpertMatrix& down = m->manifest.spec.expert.down;
-  if (kernels::is_coded(down.format)) GTEST_SKIP() << "no plain numbers";
   // The first expert of the first token in the last layer that has any.
   std::size_t layer = m->manifest.experts.size() - 1;
   while (m->manifest.experts[layer].file.empty()) --layer;
-  const auto chosen = expected_tensor(folder, "layers." + std::to_string(layer) + ".experts");
+  const auto chosen = testing::expected_tensor(folder, "layers." + std::to_string(layer) + ".experts");
   std::int64_t expert = 0;
   std::memcpy(&expert, chosen.data(), 8);
   const model::LayerExperts& experts = m->manifest.experts[layer];
@@ -182,7 +143,10 @@ TEST_P(Oracle, OneWrongWeightShows) {
   EXPECT_GT(distance_of(folder, *m).largest, 1e-4f);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Oracle, ::testing::ValuesIn(cases()), [](const auto& i) { return i.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, Oracle, ::testing::ValuesIn(testing::cases()),
+                         [](const auto& i) { return i.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, PlainOracle, ::testing::ValuesIn(testing::plain_cases()),
+                         [](const auto& i) { return i.param; });
 
 TEST(Reference, GreedyAnswersOfTheBundledModel) {
   auto m = LoadedModel::convert(kData + "/pocket-dictionary");

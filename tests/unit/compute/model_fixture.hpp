@@ -101,24 +101,28 @@ struct LoadedModel {
     return m;
   }
 
-  std::uint64_t page_bytes() const { return manifest.spec.kv_width_of_all() * kernels::kPageTokens * 4; }
+  std::uint64_t page_bytes(kernels::KvFormat kv = kernels::KvFormat::kF32) const {
+    return manifest.spec.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(kv);
+  }
 };
 
 /// One engine over a loaded model, with a KV pool of `ctx` positions whose pages are handed out backwards.
 class Engine {
  public:
   Engine(LoadedModel& m, const kernels::Kernels& k, std::uint32_t threads, std::uint32_t max_rows,
-         std::uint32_t ctx, bool one_by_one = false)
+         std::uint32_t ctx, bool one_by_one = false, kernels::KvFormat kv = kernels::KvFormat::kF32,
+         bool fast = false)
       : pool_(threads),
-        kv_((ctx / 16 + 1) * m.page_bytes()),
-        forward_(m.manifest.spec, m.weights, {kv_.data(), m.page_bytes()}, k, pool_, max_rows, ctx),
+        kv_((ctx / 16 + 1) * m.page_bytes(kv)),
+        forward_(m.manifest.spec, m.weights, {kv_.data(), m.page_bytes(kv), kv}, k, pool_, max_rows, ctx,
+                 fast),
         experts_(m.path, m.manifest, one_by_one) {
     for (std::uint32_t p = ctx / 16 + 1; p-- > 0;) pages_.push_back(p);
   }
 
   /// Computes ids[start, start + count) in one call; logits of the last row.
   std::vector<float> rows(const std::vector<std::uint32_t>& ids, std::uint32_t start, std::uint32_t count) {
-    std::vector<Sequence> s{{std::span(ids).subspan(start, count), pages_, start, true, {}}};
+    std::vector<Sequence> s{{std::span(ids).subspan(start, count), pages_, start, true, {}, naive_until_}};
     if (!forward_.run(s, experts_, [] { return false; })) throw std::runtime_error("cancelled");
     const auto l = forward_.logits(0);
     return {l.begin(), l.end()};
@@ -130,6 +134,13 @@ class Engine {
       out = rows(ids, at, std::min(chunk, static_cast<std::uint32_t>(ids.size()) - at));
     return out;
   }
+  /// Rows at positions below `n` are naive from now on (latent attention).
+  Engine& naive_until(std::uint32_t n) {
+    naive_until_ = n;
+    return *this;
+  }
+  /// The pages' memory.
+  std::span<const std::byte> kv() const { return kv_; }
 
  private:
   ThreadPool pool_;
@@ -137,6 +148,7 @@ class Engine {
   Forward forward_;
   FileExperts experts_;
   std::vector<std::uint32_t> pages_;
+  std::uint32_t naive_until_ = 0;
 };
 
 }  // namespace wisp::compute::testing

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -34,6 +35,37 @@ const text::Tokenizer& tokenizer() {
 
 std::vector<std::uint32_t> ids_of(const std::string& text) {
   return tokenizer().encode(text, false).value();
+}
+
+/// A folder of its own, gone with it.
+struct Folder {
+  Folder() : path(::testing::TempDir() + "prompt-XXXXXX") { EXPECT_NE(::mkdtemp(path.data()), nullptr); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  void write(const char* name, const std::string& text) const { std::ofstream(path + "/" + name) << text; }
+  std::string path;
+};
+
+TEST(Prompt, AVocabularyInKimisFormIsReadWhereThereIsNoOther) {
+  std::ifstream in(WISP_TEXT_SPLITS);
+  const auto kimi = nlohmann::json::parse(in)["kimi"];
+  const auto ranks = kimi["ranks"].get<std::string>();
+  const Folder folder;
+  folder.write("tiktoken.model", ranks);
+  ApiRequest request;
+  request.endpoint = Endpoint::kCompletion;
+  request.prompt = "What is a dog?";
+  PromptMaker without{text::TemplateHelper::Options{}};
+  const Status refused = without.load(folder.path, 100);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().text.find("tokenizer_config.json"), std::string::npos) << refused.error().text;
+
+  folder.write("tokenizer_config.json", kimi["config"].dump());
+  PromptMaker maker{text::TemplateHelper::Options{}};
+  ASSERT_TRUE(maker.load(folder.path, 100).ok());
+  const auto made = maker.ids_of(request);
+  const auto want =
+      text::Tokenizer::load_tiktoken(ranks, kimi["config"].dump()).value().encode(*request.prompt, true);
+  EXPECT_EQ(std::get<std::vector<std::uint32_t>>(made), *want);
 }
 
 TEST(Prompt, ChatGoesThroughTheTemplate) {

@@ -24,6 +24,8 @@ TEST(Codec, PlanSurvivesTheWire) {
   plan.options.port = -1;
   plan.run_dir = "/run/x";
   plan.minimum_ram = 1ULL << 40;
+  plan.kv_format = kernels::KvFormat::kBf16;
+  plan.naive_prefill = true;
   const auto p = pair();
   capnp::MallocMessageBuilder message;
   write_plan(plan, message.initRoot<RunPlan>());
@@ -38,6 +40,10 @@ TEST(Codec, PlanSurvivesTheWire) {
   EXPECT_EQ(back.stride, plan.stride);
   EXPECT_EQ(back.profile_hash, plan.profile_hash);
   EXPECT_EQ(back.minimum_ram, plan.minimum_ram);
+  EXPECT_EQ(back.kv_format, plan.kv_format);
+  EXPECT_EQ(back.options.kv, "bf16");
+  EXPECT_TRUE(back.naive_prefill);
+  EXPECT_EQ(back.options.prefill, "naive");
 }
 
 TEST(Codec, DescriptorsArriveCloseOnExec) {

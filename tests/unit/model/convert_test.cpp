@@ -195,6 +195,19 @@ TEST_F(ConvertTest, AnyReaderOfTheFormatOpensTheFiles) {
   }
 }
 
+TEST_F(ConvertTest, AVocabularyInKimisFormComesAlongWhereThereIsNoOther) {
+  TinyCheckpoint tiny;
+  tiny.write(temp_.path("kimi"));
+  test::write_file(temp_.path("kimi/tiktoken.model"), "QQ== 0\n");
+  test::write_file(temp_.path("kimi/tokenizer_config.json"), R"({"chat_template": "A"})");
+  EXPECT_TRUE(convert_ok(temp_.path("kimi"), temp_.path("one")).notes.empty());
+  EXPECT_EQ(test::read_file(temp_.path("one/tiktoken.model")), "QQ== 0\n");
+  EXPECT_EQ(test::read_file(temp_.path("one/tokenizer_config.json")), R"({"chat_template": "A"})");
+  test::write_file(temp_.path("kimi/tokenizer.json"), "{}");
+  convert_ok(temp_.path("kimi"), temp_.path("two"));
+  EXPECT_FALSE(std::filesystem::exists(temp_.path("two/tiktoken.model")));
+}
+
 TEST_F(ConvertTest, TextsComeAlong) {
   convert_ok(kPocket, temp_.path("pocket"));
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
@@ -239,6 +252,32 @@ TEST_F(ConvertTest, ShardsGiveTheSameWeights) {
   const auto hash = load_ok(temp_.path("one out")).model_hash;
   EXPECT_EQ(load_ok(temp_.path("index out")).model_hash, hash);
   EXPECT_EQ(load_ok(temp_.path("shards out")).model_hash, hash);
+}
+
+TEST_F(ConvertTest, NamesUnderAWrapperOrWithoutAPrefixGiveTheSameWeights) {
+  TinyCheckpoint tiny;
+  tiny.write(temp_.path("plain"));
+  convert_ok(temp_.path("plain"), temp_.path("plain out"));
+  const auto hash = load_ok(temp_.path("plain out")).model_hash;
+  const std::map<std::string, std::string> kinds{
+      {"bare", ""}, {"wrapped", "language_model.model."}, {"inner", "model.language_model."}};
+  for (const auto& [kind, prefix] : kinds) {
+    TinyCheckpoint other;
+    other.tensors.clear();
+    for (const auto& [name, t] : tiny.tensors) {
+      const bool inner = name.starts_with("model.");
+      const std::string head = kind == "wrapped" ? "language_model." : "";
+      other.tensors[inner ? prefix + name.substr(6) : head + name] = t;
+    }
+    other.write(temp_.path(kind));
+    convert_ok(temp_.path(kind), temp_.path(kind + " out"));
+    EXPECT_EQ(load_ok(temp_.path(kind + " out")).model_hash, hash) << kind;
+  }
+  // Two names for one place.
+  tiny.tensors["norm.weight"] = tiny.at("model.norm.weight");
+  tiny.write(temp_.path("twice"));
+  expect_error(convert({temp_.path("twice"), temp_.path("no"), false, {}}, {}),
+               {"norm.weight", "stored twice, also as"});
 }
 
 TEST_F(ConvertTest, FusedExpertsGiveTheSameWeightsAsSplitOnes) {

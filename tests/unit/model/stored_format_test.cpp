@@ -9,6 +9,7 @@
 #include "model/encode.hpp"
 #include "model/manifest.hpp"
 #include "model/matrix_reader.hpp"
+#include "model/verify.hpp"
 #include "tiny_checkpoint.hpp"
 #include "wisp/kernels/kernels.hpp"
 #include "wisp/kernels/number.hpp"
@@ -252,6 +253,9 @@ TEST(Targets, EveryFormBecomesEveryOther) {
         EXPECT_FALSE(kernels::is_coded(m->dense.at("layers.1.router").format));
         EXPECT_FALSE(kernels::is_coded(m->dense.at("layers.1.attn_norm").format));
         EXPECT_EQ(m->spec.ordered_width, 0u);
+        const auto sound = verify(to, {});
+        ASSERT_TRUE(sound.ok());
+        EXPECT_EQ(sound->bad_count, 0u);
       }
     }
   }

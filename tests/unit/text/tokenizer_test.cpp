@@ -11,6 +11,7 @@ namespace wisp::text {
 namespace {
 
 using Ids = std::vector<std::uint32_t>;
+using Json = nlohmann::json;
 
 Ids encode(const Tokenizer& tokenizer, std::string_view text, bool parse_special = true) {
   Result<Ids> ids = tokenizer.encode(text, parse_special);
@@ -185,6 +186,33 @@ TEST(Tokenizer, BytesWithoutATokenAreDropped) {
   const Tokenizer tokenizer = load_or_die(json);
   EXPECT_EQ(encode(tokenizer, "!\x04!"), encode(tokenizer, "!!"));
   EXPECT_TRUE(encode(tokenizer, "\x04").empty());
+}
+
+// A token that no merges make comes out only where the file lets whole pieces be looked up.
+TEST(Tokenizer, ATokenThatNoMergesMakeIsNotTaken) {
+  Json json = pocket_json();
+  json["model"]["vocab"]["zqxj"] = 4990;
+  const auto merged = load_or_die(json).encode("zqxj", false);
+  EXPECT_EQ(std::count(merged->begin(), merged->end(), 4990U), 0);
+  json["model"]["ignore_merges"] = true;
+  EXPECT_EQ(*load_or_die(json).encode("zqxj", false), std::vector<std::uint32_t>{4990});
+}
+
+// Nor does a control token that the file's merges make of its letters.
+TEST(Tokenizer, MergesDoNotMakeAControlToken) {
+  Json json = pocket_json();
+  json["model"]["vocab"]["<|"] = 4990;
+  json["model"]["vocab"]["<|>"] = 4991;
+  json["model"]["merges"].push_back(Json::array({"<", "|"}));
+  json["model"]["merges"].push_back(Json::array({"<|", ">"}));
+  EXPECT_EQ(*load_or_die(json).encode("<|>", false), std::vector<std::uint32_t>{4991});
+  json["added_tokens"].push_back({{"id", 4991}, {"content", "<|>"}, {"special", true}});
+  for (const bool ignore_merges : {false, true}) {
+    json["model"]["ignore_merges"] = ignore_merges;
+    const auto ids = load_or_die(json).encode("<|>", false);
+    EXPECT_EQ(ids->size(), 2U);
+    EXPECT_EQ(std::count(ids->begin(), ids->end(), 4991U), 0);
+  }
 }
 
 }  // namespace

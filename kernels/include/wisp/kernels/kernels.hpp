@@ -4,6 +4,8 @@
 #include <span>
 #include <string_view>
 
+#include "wisp/kernels/int8_rows.hpp"
+#include "wisp/kernels/kv_format.hpp"
 #include "wisp/kernels/weight.hpp"
 
 namespace wisp::kernels {
@@ -11,10 +13,7 @@ namespace wisp::kernels {
 /// Instruction sets a table of kernels is written for. All give the same bits (kernels/CANON.md).
 enum class Isa : std::uint8_t { kRef, kAvx2 };
 
-/// One KV page holds this many consecutive positions.
-inline constexpr std::uint32_t kPageTokens = 16;
-
-/// Every op of the `exact` profile for one instruction set. Plain functions; none allocates, none throws.
+/// Every op for one instruction set. Plain functions; none allocates, none throws.
 /// All sums follow kernels/CANON.md, so that a row's bits depend neither on the other rows nor on the table.
 struct Kernels {
   Isa isa;
@@ -24,22 +23,30 @@ struct Kernels {
   void (*linear)(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
                  std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
 
+  /// Activations x [rows, x_stride] of `cols` columns as bytes for weights of format `f` (takes_int8). A
+  /// group with a number that is not finite gets the scale NaN.
+  void (*quantise)(WeightFormat f, const float* x, std::size_t x_stride, std::uint32_t rows,
+                   std::uint32_t cols, const Int8Rows& out);
+  /// As `linear`, in the order of the `fast` profile; x comes from `quantise` for w's format.
+  void (*linear_int8)(const WeightView& w, const Int8Rows& x, std::uint32_t tokens, float* y,
+                      std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
+
   /// y = weight * (x * rsqrt(mean(x^2) + eps)), n elements; the sum of squares is a "reduction" of CANON.md.
   void (*rms_norm)(const float* x, const float* weight, float eps, std::uint32_t n, float* y);
 
   /// scores[p] = fl(scale * (q . k_p)) for positions p in [0, count): keys lie in pages, each page
-  /// [head_dim][16 positions] f32 at `pages[p / 16]`. q: [head_dim].
-  void (*attention_scores)(const float* q, const float* const* pages, std::uint32_t count,
-                           std::uint32_t head_dim, float scale, float* scores);
+  /// [head_dim][16 positions] of `format` at `pages[p / 16]`, widened exactly. q: [head_dim] f32.
+  void (*attention_scores)(const float* q, KvFormat format, const std::byte* const* pages,
+                           std::uint32_t count, std::uint32_t head_dim, float scale, float* scores);
 
   /// Softmax of n numbers in place, by the true maximum; the sum is a "reduction" of CANON.md, the
   /// quotient is e_i / sum.
   void (*softmax)(float* x, std::uint32_t n);
 
   /// out[d] = sum_p probs[p] * v_p[d] for positions [0, count): values lie in pages, each page
-  /// [16 positions][head_dim] f32. Order: "products" of CANON.md with k = p.
-  void (*attention_values)(const float* probs, const float* const* pages, std::uint32_t count,
-                           std::uint32_t head_dim, float* out);
+  /// [16 positions][head_dim] of `format`, widened exactly. Order: "products" of CANON.md with k = p.
+  void (*attention_values)(const float* probs, KvFormat format, const std::byte* const* pages,
+                           std::uint32_t count, std::uint32_t head_dim, float* out);
 
   /// gate[i] = silu(gate[i]) * up[i].
   void (*silu_mul)(float* gate, const float* up, std::size_t n);

@@ -1,0 +1,134 @@
+#include "wisp/kernels/naive.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "services/compute/forward.hpp"
+
+/// Latent attention in its naive form (spec 2.5): each head's keys and values are made from the latents in
+/// the pages, then attended to as in grouped-query attention. It pays off where many rows share the making.
+namespace wisp::compute {
+
+using kernels::kPageTokens;
+using kernels::KvFormat;
+
+namespace {
+constexpr std::uint32_t kBlockPages = kernels::kNaiveBlock / kPageTokens;
+}
+
+float* Forward::naive_keys(std::uint32_t slot, std::uint32_t page) {
+  return naive_keys_.data() + (slot * naive_pages_ + page) * kPageTokens * spec_.attention.head_dim;
+}
+
+float* Forward::naive_values(std::uint32_t slot, std::uint32_t page) {
+  return naive_values_.data() + (slot * naive_pages_ + page) * kPageTokens * spec_.attention.latent.value;
+}
+
+void Forward::attend_naive(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows) {
+  const model::AttentionSpec& a = spec_.attention;
+  const model::LatentSpec& lat = a.latent;
+  const std::uint32_t at_once = std::min(kernels::kNaiveHeads, a.heads);
+  if (naive_pages_ == 0) {
+    naive_pages_ = (ctx_ + kPageTokens - 1) / kPageTokens;
+    naive_keys_.resize(at_once * naive_pages_ * kPageTokens * a.head_dim);
+    naive_values_.resize(at_once * naive_pages_ * kPageTokens * lat.value);
+    // Padding rows of a tile stay zero.
+    head_k_up_.resize(std::size_t{at_once} * kernels::tiles_of(lat.nope) * lat.kv_rank);
+    head_v_up_.resize(std::size_t{at_once} * kernels::tiles_of(lat.value) * lat.kv_rank);
+  }
+  const Sequence& s = sequences[rows_[rows.begin].sequence];
+  const std::uint32_t pages = rows_[rows.end - 1].position / kPageTokens + 1;
+  const std::uint32_t blocks = (pages + kBlockPages - 1) / kBlockPages;
+  const std::uint64_t width = std::uint64_t{lat.nope} + lat.value;
+  std::uint64_t seen = 0;
+  for (std::uint32_t r = rows.begin; r < rows.end; ++r) seen += rows_[r].position + 1;
+  for (std::uint32_t first = 0; first < a.heads; first += at_once) {
+    const std::uint32_t heads = std::min(at_once, a.heads - first);
+    pool_.run(heads, heads * width * lat.kv_rank, [&](std::uint32_t i) { widen_head(layer, first + i, i); });
+    pool_.run(heads * blocks, heads * width * lat.kv_rank * pages * kPageTokens, [&](std::uint32_t item) {
+      const std::uint32_t begin = item / heads * kBlockPages;
+      rebuild(layer, s, item % heads, begin, std::min(begin + kBlockPages, pages));
+    });
+    pool_.run(heads * rows.rows(), heads * seen * (a.head_dim + lat.value), [&](std::uint32_t item) {
+      attend_row(rows.begin + item / heads, first + item % heads, item % heads);
+    });
+  }
+}
+
+void Forward::widen_head(std::uint32_t layer, std::uint32_t head, std::uint32_t slot) {
+  thread_local std::vector<float> row;
+  const LayerWeights& w = weights_.layers[layer];
+  const model::AttentionSpec& a = spec_.attention;
+  const std::uint32_t rank = a.latent.kv_rank, nope = a.latent.nope, value = a.latent.value;
+  row.resize(std::max(rank, nope));
+  const auto at = [&](std::vector<TileColumn>& m, std::uint32_t rows, std::uint32_t r,
+                      std::uint32_t c) -> float& {
+    const std::size_t tile = std::size_t{slot} * kernels::tiles_of(rows) + r / kernels::kTileRows;
+    return m[tile * rank + c].row[r % kernels::kTileRows];
+  };
+  // k_up is stored for folding queries, turned: a row of it is a column here.
+  for (std::uint32_t c = 0; c < rank; ++c) {
+    kernels::gather_row(w.k_up, head * a.key_up_rows() + c, row.data());
+    for (std::uint32_t r = 0; r < nope; ++r) at(head_k_up_, nope, r, c) = row[r];
+  }
+  for (std::uint32_t r = 0; r < value; ++r) {
+    kernels::gather_row(w.v_up, head * a.value_up_rows() + r, row.data());
+    for (std::uint32_t c = 0; c < rank; ++c) at(head_v_up_, value, r, c) = row[c];
+  }
+}
+
+void Forward::rebuild(std::uint32_t layer, const Sequence& s, std::uint32_t slot, std::uint32_t begin,
+                      std::uint32_t end) {
+  thread_local std::vector<float> latents, keys;
+  const model::AttentionSpec& a = spec_.attention;
+  const std::uint32_t rank = a.latent.kv_rank, nope = a.latent.nope, value = a.latent.value;
+  latents.resize(std::size_t{kPageTokens} * rank);
+  keys.resize(std::size_t{kPageTokens} * nope);
+  const auto matrix = [&](const std::vector<TileColumn>& m, std::uint32_t rows) {
+    kernels::WeightView w;
+    w.format = kernels::WeightFormat::kF32;
+    w.rows = rows;
+    w.cols = rank;
+    w.codes =
+        reinterpret_cast<const std::uint8_t*>(m.data() + std::size_t{slot} * kernels::tiles_of(rows) * rank);
+    return w;
+  };
+  const kernels::WeightView k_up = matrix(head_k_up_, nope), v_up = matrix(head_v_up_, value);
+  for (std::uint32_t p = begin; p < end; ++p) {
+    const std::byte* page = latent_page(s.pages[p], layer);
+    kernels::turn_kv_page(kv_.format, page, rank, latents.data());
+    k_.linear(k_up, latents.data(), rank, kPageTokens, keys.data(), nope, 0, kernels::tiles_of(nope));
+    k_.linear(v_up, latents.data(), rank, kPageTokens, naive_values(slot, p), value, 0,
+              kernels::tiles_of(value));
+    float* by_entry = naive_keys(slot, p);
+    for (std::uint32_t e = 0; e < nope; ++e)
+      for (std::uint32_t t = 0; t < kPageTokens; ++t)
+        by_entry[e * kPageTokens + t] = keys[std::size_t{t} * nope + e];
+    // The rotated part is the same for all heads and lies as it is wanted.
+    kernels::load_kv(kv_.format, page + std::size_t{rank} * kPageTokens * kernels::kv_bytes(kv_.format),
+                     std::size_t{kPageTokens} * a.rope.width, by_entry + std::size_t{nope} * kPageTokens);
+  }
+}
+
+void Forward::attend_row(std::uint32_t r, std::uint32_t head, std::uint32_t slot) {
+  thread_local std::vector<float> scores;
+  thread_local std::vector<const std::byte*> keys, values;
+  const model::AttentionSpec& a = spec_.attention;
+  const std::uint32_t count = rows_[r].position + 1;
+  keys.clear();
+  values.clear();
+  for (std::uint32_t p = 0; p * kPageTokens < count; ++p) {
+    keys.push_back(reinterpret_cast<const std::byte*>(naive_keys(slot, p)));
+    values.push_back(reinterpret_cast<const std::byte*>(naive_values(slot, p)));
+  }
+  scores.resize(keys.size() * kPageTokens);
+  const std::size_t i = std::size_t{r} * a.heads + head;
+  k_.attention_scores(q_.data() + i * a.head_dim, KvFormat::kF32, keys.data(), count, a.head_dim,
+                      latent_scale(), scores.data());
+  for (const std::uint32_t p : unseen_by(r, count)) scores[p] = -std::numeric_limits<float>::infinity();
+  k_.softmax(scores.data(), count);
+  k_.attention_values(scores.data(), KvFormat::kF32, values.data(), count, a.latent.value,
+                      attn_.data() + i * a.value_up_rows());
+}
+
+}  // namespace wisp::compute
