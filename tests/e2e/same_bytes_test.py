@@ -95,7 +95,7 @@ class SameBytes(unittest.TestCase):
 
     def test_other_attention(self):
         """Windows, latents, and latents chosen by an indexer: the same bits at few slots, in any chunks, in one process."""
-        for name in ("mixtral_window", "deepseek_v3_published", "glm_moe_dsa_published"):
+        for name in ("mixtral_window", "deepseek_v3_fp8", "glm_moe_dsa_published"):
             folder = model("oracle/" + name)
             with open(os.path.join(folder, "manifest.json")) as f:
                 spec = json.load(f)["spec"]
@@ -115,12 +115,13 @@ class SameBytes(unittest.TestCase):
                     self.assertEqual(out["token_ids"], golden[0])
                     self.assertTrue(logits == golden[1], "logits differ in bits")
 
-    def test_kv_formats_and_prompt_forms(self):
-        """KV in bf16, and naive prompts of latent attention, alone and together: other bits than the plain run's, and the
+    def test_forms_of_arithmetic(self):
+        """KV in bf16, naive prompts of latent attention, the fast profile, alone and together: other bits than the plain run's, and the
         same ones at few slots, in any chunks, in one process."""
         cases = [("mixtral_window", 70, ("--kv", "bf16")), ("deepseek_v3_published", 70, ("--kv", "bf16")),
                  ("deepseek_v3_published", 600, ("--prefill", "naive")),
-                 ("glm_moe_dsa_published", 1040, ("--prefill", "naive", "--kv", "bf16"))]
+                 ("glm_moe_dsa_published", 1040, ("--prefill", "naive", "--kv", "bf16")),
+                 ("mixtral_gptq_act_order", 70, ("--profile", "fast")), ("gpt_oss_mxfp4", 70, ("--profile", "fast"))]
         for name, n, options in cases:
             folder = model("oracle/" + name)
             with open(os.path.join(folder, "manifest.json")) as f:

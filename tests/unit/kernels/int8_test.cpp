@@ -130,7 +130,8 @@ TEST_P(Int8, ZerosTinyAndNotFiniteGroups) {
 TEST_P(Int8, TheLargestCodesDoNotSaturate) {
   const std::uint32_t cols = 64;
   Matrix m = coded_matrix(random_, GetParam().format, 16, cols, GetParam().group);
-  for (const std::uint8_t code : {0x00, 0x77, 0x7f, 0x80, 0x81, 0xff}) {
+  for (const int value : {0x00, 0x77, 0x7f, 0x80, 0x81, 0xff}) {
+    const auto code = static_cast<std::uint8_t>(value);
     if (GetParam().format == WeightFormat::kInt8 && code == 0x80) continue;  // -128 is not a code
     std::fill(m.codes.begin(), m.codes.end(), code);
     for (const float sign : {1.0f, -1.0f}) {
