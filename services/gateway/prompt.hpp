@@ -34,6 +34,7 @@ class PromptMaker {
   Status load_template(const std::string& folder);
   Status load_config(const std::string& folder);
   void note_special(const nlohmann::ordered_json& config);
+  void note_first(const std::string& tokenizer_json);
   ApiResult<std::vector<std::uint32_t>> chat_ids(const ApiRequest& request);
   ApiResult<std::vector<std::uint32_t>> text_ids(const std::string& text);
   /// What the tokenizer gave, as the API words it.
@@ -44,7 +45,7 @@ class PromptMaker {
   std::optional<text::Tokenizer> tokenizer_;
   std::string chat_template_;
   nlohmann::ordered_json special_tokens_ = nlohmann::ordered_json::object();
-  std::optional<std::uint32_t> bos_;  ///< written before a completion's text, where the model asks for it
+  std::vector<std::uint32_t> first_;  ///< written before a completion's text, where the model asks for it
   text::TemplateHelper helper_;
   pid_t helper_pid_ = -1;
   std::uint64_t restarts_ = 0;

@@ -178,11 +178,15 @@ TEST(Prompt, AHelperThatHangsAndDiesHoldsNobodyUp) {
 /// A model folder with the bundled tokenizer, and files of our own beside it.
 class PromptFolder {
  public:
-  PromptFolder(const std::string& config, const std::string& chat_template) {
+  PromptFolder(const std::string& config, const std::string& chat_template,
+               const nlohmann::json& post_processor = nullptr) {
     namespace fs = std::filesystem;
     std::string pattern = (fs::temp_directory_path() / "wisp-test-XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
-    fs::copy(WISP_TEST_DATA "/pocket-dictionary/tokenizer.json", path_);
+    std::ifstream in(WISP_TEST_DATA "/pocket-dictionary/tokenizer.json");
+    auto json = nlohmann::json::parse(in);
+    json["post_processor"] = post_processor;
+    std::ofstream(path_ + "/tokenizer.json") << json;
     std::ofstream(path_ + "/tokenizer_config.json") << config;
     if (!chat_template.empty()) std::ofstream(path_ + "/chat_template.jinja") << chat_template;
   }
@@ -228,6 +232,48 @@ TEST(Prompt, BeginsWithOneFirstToken) {
     ASSERT_NE(ids, nullptr);
     EXPECT_EQ(std::count(ids->begin(), ids->end(), bos), c.count);
     EXPECT_EQ(ids->front() == bos, c.count == 1);
+  }
+}
+
+/// Where no flag says it, the post-processor of tokenizer.json does, for completions alone.
+TEST(Prompt, BeginsAsThePostProcessorSays) {
+  const auto single = [](std::initializer_list<const char*> tokens) {
+    nlohmann::json out = {{"type", "TemplateProcessing"}, {"single", nlohmann::json::array()}};
+    for (const char* token : tokens)
+      out["single"].push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
+    out["single"].push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
+    out["single"].push_back({{"SpecialToken", {{"id", "<|im_end|>"}, {"type_id", 0}}}});
+    return out;
+  };
+  const std::uint32_t bos = tokenizer().id_of("<|endoftext|>").value();
+  const std::uint32_t start = tokenizer().id_of("<|im_start|>").value();
+  const nlohmann::json bytes = {{"type", "ByteLevel"}, {"trim_offsets", false}};
+  const nlohmann::json both = single({"<|endoftext|>", "<|im_start|>"});
+  const nlohmann::json within = {{"type", "Sequence"}, {"processors", {bytes, both}}};
+  struct Case {
+    std::string config;
+    nlohmann::json post_processor;
+    std::string text;
+    std::vector<std::uint32_t> first;
+  };
+  const std::vector<std::uint32_t> hi = ids_of("hi");
+  for (const Case& c :
+       {Case{"{}", single({"<|endoftext|>"}), "hi", {bos}}, Case{"{}", both, "hi", {bos, start}},
+        Case{"{}", within, "hi", {bos, start}}, Case{"{}", bytes, "hi", {}}, Case{"{}", single({}), "hi", {}},
+        Case{"{}", {{"type", 5}, {"single", 7}}, "hi", {}},
+        Case{"{}",
+             {{"type", "Sequence"}, {"processors", {7, {{"type", "TemplateProcessing"}, {"single", {7}}}}}},
+             "hi",
+             {}},
+        Case{"{}", both, "<|endoftext|><|im_start|>hi", {bos, start}},
+        Case{R"({"add_bos_token":false})", both, "hi", {}},
+        Case{R"({"bos_token":"<|endoftext|>","add_bos_token":true})", both, "hi", {bos}}}) {
+    SCOPED_TRACE(c.config + c.post_processor.dump());
+    const PromptFolder folder(c.config, "<|im_start|>{{ messages[0].content }}", c.post_processor);
+    std::vector<std::uint32_t> want = c.first;
+    want.insert(want.end(), hi.begin(), hi.end());
+    EXPECT_EQ(std::get<0>(folder.ask(Endpoint::kCompletion, c.text)), want);
+    EXPECT_EQ(std::get<0>(folder.ask(Endpoint::kChat, "hi")).front(), start);
   }
 }
 
