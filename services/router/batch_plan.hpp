@@ -23,9 +23,9 @@ std::vector<PlannedRows> plan_rows(const JournalWriter& journal, std::uint32_t p
 std::vector<std::byte> encode_step(const JournalWriter& journal, const std::vector<PlannedRows>& rows,
                                    std::uint64_t step, std::uint32_t kv_generation);
 
-/// KV pages that no admitted, unfinished record names, ascending: a free list that is derived, so that none can leak.
-/// A step of a record that has finished may still write them; edge 3 is first in, first out, so every step that
-/// uses them anew comes later.
+/// KV pages that no admitted, unfinished record names, ascending: a free list that is derived, so that none
+/// can leak. A step of a record that has finished may still write them; edge 3 is first in, first out, so
+/// every step that uses them anew comes later.
 std::vector<std::uint32_t> free_pages(const JournalWriter& journal, std::uint32_t kv_pages);
 
 }  // namespace wisp::router
