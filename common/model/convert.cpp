@@ -88,6 +88,13 @@ Result<ConvertEstimate> estimate(const std::string& folder, const TargetFormats&
   return ConvertEstimate{plan.bytes, plan.manifest.spec.expert_count(), plan.manifest.name};
 }
 
+std::string folder_name(const std::string& folder) {
+  std::error_code ec;
+  std::filesystem::path path = std::filesystem::absolute(folder, ec).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.filename().string();
+}
+
 bool is_wisp_folder(const std::string& folder) {
   std::error_code ec;
   return std::filesystem::is_regular_file(folder + "/manifest.json", ec);

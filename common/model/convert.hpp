@@ -33,7 +33,8 @@ struct ConvertReport {
 
 /// Lays a checkpoint out for streaming. Weights are re-laid, and re-rounded only where `target` asks
 /// for it. Everything that can be refused is refused before a byte is written, by name; so are a full disk
-/// and an existing destination. Holds one expert and 64 MiB beyond the headers and the tokenizer. A run that
+/// and an existing destination. Holds at most two experts and 256 MiB: one expert, a
+/// group of rows and their scales, and of GPTQ and AWQ one matrix as it lies and turned. A run that
 /// was killed is taken up again by the next one, file by file.
 Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress);
 
@@ -46,6 +47,8 @@ struct ConvertEstimate {
 /// Reads headers and configs only. The Errors are those of `convert`.
 Result<ConvertEstimate> estimate(const std::string& folder, const TargetFormats& target = {});
 
+/// The last component of a folder's path: the model's id. `.` and a trailing slash stand for the folder.
+std::string folder_name(const std::string& folder);
 /// A folder with a config.json and safetensors, but no manifest.
 bool is_hf_folder(const std::string& folder);
 /// A folder with a manifest.json.

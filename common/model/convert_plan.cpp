@@ -93,10 +93,7 @@ Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetForma
   WISP_TRY(fit_tensors(sorted, plan));
   WISP_TRY(collect_texts(plan));
 
-  std::error_code ec;
-  fs::path path = fs::absolute(folder, ec).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  plan.manifest.name = path.filename().string();
+  plan.manifest.name = folder_name(folder);
   plan.manifest.generation = plan.config.generation;
   for (const auto& [name, text] : plan.texts)
     plan.manifest.texts[name] = {text.size(), XXH3_64bits(text.data(), text.size())};

@@ -10,7 +10,7 @@
 namespace wisp::model {
 
 /// Gives the rows of dense tensors as the model folder wants them, from a checkpoint's tensors. Holds at most
-/// one group of rows, or one head of a matrix that is taken apart.
+/// one group of rows, one head of a matrix that is taken apart, or one matrix that lies transposed.
 class DenseReader final : public DenseRows {
  public:
   explicit DenseReader(const ConvertPlan& plan) : plan_(plan), reader_(plan.checkpoint) {}

@@ -29,13 +29,18 @@ std::uint16_t to_f16(float x) {
   return sign | static_cast<std::uint16_t>((wide >> 13) - (112u << 10));
 }
 
+std::uint16_t to_bf16(float x) {
+  const std::uint16_t half = kernels::float_to_bf16(x);
+  return (half & 0x7fffu) == 0x7f80u ? half - 1 : half;  // the largest, for the same reason
+}
+
 /// One number at `to`; returns what it has become.
 float put_plain(WeightFormat f, float x, std::uint8_t* to) {
   if (f == WeightFormat::kF32) {
     std::memcpy(to, &x, 4);
     return x;
   }
-  const std::uint16_t half = f == WeightFormat::kBf16 ? nearest_bf16(x) : to_f16(x);
+  const std::uint16_t half = f == WeightFormat::kBf16 ? to_bf16(x) : to_f16(x);
   std::memcpy(to, &half, 2);
   return kernels::plain_to_float(f, to);
 }

@@ -96,7 +96,7 @@ class Fitter {
       return error;
     }
     const StoredMatrix& m = *matched;
-    DenseItem item{want.name, m.native(), want.rows, want.cols, true, m.group, m.index != nullptr};
+    DenseItem item{want.name, m.native(), want.rows, want.cols, true, m.group, m.act_order};
     if (derived) fit_derived(m, item);
     if (plan_.target.dense && *plan_.target.dense != item.format && !want.chooses) {
       item.format = *plan_.target.dense;
@@ -231,7 +231,7 @@ class Fitter {
     }
     const StoredMatrix*& agreed = agreed_[part == 1 ? 0 : part];
     if (agreed == nullptr) agreed = &m;
-    if (agreed->native() == m.native() && (agreed->index != nullptr) == (m.index != nullptr)) return {};
+    if (agreed->native() == m.native() && agreed->act_order == m.act_order) return {};
     return unsupported(where(c_, *m.data) + ": is " + std::string(kernels::name_of(m.native())) +
                        ", the same matrix of other experts is " +
                        std::string(kernels::name_of(agreed->native())) +
@@ -241,7 +241,7 @@ class Fitter {
   Status choose_form() {
     const StoredMatrix &gate = *agreed_[0], &down = *agreed_[2];
     ExpertForm form{gate.native(), down.native(),     gate.group,
-                    down.group,    spec_.expert_bias, gate.index != nullptr || down.index != nullptr};
+                    down.group,    spec_.expert_bias, gate.act_order || down.act_order};
     if (const auto target = plan_.target.experts) {
       for (const StoredMatrix* m : {&gate, &down})
         if (*target == WeightFormat::kInt4 && kernels::columns_per_dword(m->native()) == 8)

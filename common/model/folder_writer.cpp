@@ -245,6 +245,7 @@ Status FolderWriter::write_dense_tensor(OutputFile& file, const DenseItem& item,
     advance(bytes.size());
     return file.write(bytes);
   };
+  if (item.matrix) scales.reserve(kernels::scales_bytes(item.format, item.rows, item.cols, item.group));
   const std::uint64_t row = kernels::row_bytes(item.format, item.cols);
   const std::uint32_t groups = kernels::groups_of(item.cols, item.group);
   const std::uint64_t scale_row = std::uint64_t{groups} * kernels::traits_of(item.format).scale_bytes;

@@ -34,7 +34,7 @@ Result<Inspection> inspect(const std::string& folder) {
   auto spec = config.family->describe(config);
   if (!spec.ok()) return std::move(plan).error();
   out.manifest.spec = *std::move(spec);
-  out.manifest.name = std::filesystem::path(folder).lexically_normal().filename().string();
+  out.manifest.name = folder_name(folder);
   out.refusal = std::move(plan).error().text;
   return out;
 }

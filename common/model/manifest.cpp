@@ -64,6 +64,8 @@ Result<DenseTensor> parse_dense_tensor(const Fields& f, const DenseShape& want, 
   }
   if (kernels::is_coded(t.format) && !t.tiled) return f.wrong("format", "is a coded one, which vectors lack");
   if (!group_fits(t.format, t.group)) return f.wrong("group", "does not go with the format");
+  if (t.ordered && (want.name == "embed" || want.derivation != Derivation::kNone))
+    return f.wrong("ordered", "is set on a matrix whose columns have no order of their own");
   if (t.ordered && t.cols > ordered_width)
     return f.wrong("ordered", "is set on a matrix wider than ordered_width");
   const std::uint64_t bytes = planes_of(t).bytes;

@@ -185,13 +185,14 @@ Status MatrixReader::order(const StoredMatrix& m, std::vector<std::uint32_t>& ou
   std::vector<std::uint8_t> raw(std::size_t{m.cols} * 4);
   WISP_TRY(c_.read(*m.index, 0, raw));
   const auto group = [&](std::uint32_t column) { return word_at(raw.data(), column); };
-  std::stable_sort(out.begin(), out.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return group(a) < group(b); });
+  if (m.act_order)
+    std::stable_sort(out.begin(), out.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return group(a) < group(b); });
   for (std::uint32_t i = 0; i < m.cols; ++i)
     if (group(out[i]) != i / m.group)
       return invalid(where(c_, *m.index) + ": column " + std::to_string(out[i]) + " is in group " +
                      std::to_string(group(out[i])) + ", but groups hold " + std::to_string(m.group) +
-                     " columns each");
+                     " columns each" + (m.act_order ? "" : " in their order, as desc_act is false"));
   return {};
 }
 
@@ -250,7 +251,7 @@ Status MatrixReader::floats(const StoredMatrix& m, std::uint32_t first, std::uin
   row_scales_.resize(kernels::scale_rows(f, n) * groups * scale_size);
   WISP_TRY(rows(m, begin, n, row_codes_, row_scales_));
   std::vector<std::uint32_t> columns;
-  if (m.index != nullptr) WISP_TRY(order(m, columns));
+  if (m.act_order) WISP_TRY(order(m, columns));
   for (std::uint32_t r = first - begin; r < n; ++r, out += m.cols) {
     const std::size_t scale_row = kernels::traits_of(f).scale_rows == 1 ? r / of_tile : r;
     kernels::Scale scale;

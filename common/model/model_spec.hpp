@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "wisp/kernels/kv_format.hpp"
 #include "wisp/kernels/weight.hpp"
 
 namespace wisp::model {
@@ -170,6 +171,10 @@ struct ModelSpec {
         std::max({hidden, moe_width, shared.width, attention.output_width(), attention.latent.q_rank});
     for (const auto& l : layers) n = std::max(n, l.dense_width);
     return n;
+  }
+  /// Bytes of one KV page of all layers.
+  std::uint64_t kv_page_bytes(kernels::KvFormat f) const {
+    return kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(f);
   }
   std::uint32_t moe_layers() const {
     std::uint32_t n = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 
 #include "wisp/kernels/number.hpp"
@@ -49,11 +48,6 @@ Fit fit(std::span<const float> weights, float scale) {
 }
 }  // namespace
 
-std::uint16_t nearest_bf16(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
 std::uint16_t quantize_int4(std::span<const float> weights, std::uint8_t* codes, double& squared_error) {
   float largest = 0.0f;
   for (const float w : weights)
@@ -63,7 +57,7 @@ std::uint16_t quantize_int4(std::span<const float> weights, std::uint8_t* codes,
   std::uint16_t best = 0;
   float least = -1.0f;
   for (const float factor : kFactors) {
-    std::uint16_t scale = nearest_bf16(start * factor);
+    std::uint16_t scale = kernels::float_to_bf16(start * factor);
     for (int round = 0; round < 2; ++round) {
       const float value = kernels::bf16_to_float(scale);
       if (value == 0.0f || !std::isfinite(1.0f / value)) break;
@@ -72,7 +66,7 @@ std::uint16_t quantize_int4(std::span<const float> weights, std::uint8_t* codes,
         least = f.error;
         best = scale;
       }
-      scale = nearest_bf16(f.better);
+      scale = kernels::float_to_bf16(f.better);
     }
   }
   // Where all is zero, or too small for a scale, the scale is 0 and the codes are those of zero.
@@ -89,7 +83,7 @@ std::uint16_t quantize_int4(std::span<const float> weights, std::uint8_t* codes,
 std::uint16_t quantize_int8(std::span<const float> weights, std::uint8_t* codes, double& squared_error) {
   float largest = 0.0f;
   for (const float w : weights) largest = std::max(largest, std::abs(w));
-  std::uint16_t scale = nearest_bf16(largest / 127.0f);
+  std::uint16_t scale = kernels::float_to_bf16(largest / 127.0f);
   if (!std::isfinite(1.0f / kernels::bf16_to_float(scale))) scale = 0;
   const float value = kernels::bf16_to_float(scale), inverse = scale == 0 ? 0.0f : 1.0f / value;
   for (std::size_t i = 0; i < weights.size(); ++i) {

@@ -14,7 +14,4 @@ std::uint16_t quantize_int4(std::span<const float> weights, std::uint8_t* codes,
 /// end of the range.
 std::uint16_t quantize_int8(std::span<const float> weights, std::uint8_t* codes, double& squared_error);
 
-/// To nearest, ties to even.
-std::uint16_t nearest_bf16(float x);
-
 }  // namespace wisp::model

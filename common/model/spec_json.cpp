@@ -12,8 +12,7 @@ using kernels::WeightFormat;
 
 Result<WeightFormat> parse_format(const Fields& f) {
   WISP_ASSIGN(const std::string text, f.text("format"));
-  for (const auto& known : kernels::kFormats)
-    if (known.name == text) return known.format;
+  if (const auto format = kernels::format_named(text)) return *format;
   return unsupported(f.where() + ": format " + printable(text) + " is unknown");
 }
 

@@ -130,9 +130,9 @@ class Matcher {
     const Entry* const index = take(Kind::kGroupIndex);
     if (index != nullptr && (index->info->dtype != Dtype::kI32 || !has_shape(*index, {m_.cols})))
       return wrong_shape(c_, *index, "I32 " + dims({m_.cols}));
-    if (!quant_.act_order) return {};
     m_.index = index;
-    return need(index, "g_idx");
+    m_.act_order = quant_.act_order;
+    return m_.act_order ? need(index, "g_idx") : Status{};
   }
 
   Status awq(const Entry& e) {

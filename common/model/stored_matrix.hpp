@@ -37,7 +37,8 @@ struct StoredMatrix {
   const Checkpoint::Entry* data = nullptr;
   const Checkpoint::Entry* scale = nullptr;
   const Checkpoint::Entry* zero = nullptr;   ///< zero points, or null: 8
-  const Checkpoint::Entry* index = nullptr;  ///< GPTQ with act order: which group each column belongs to
+  const Checkpoint::Entry* index = nullptr;  ///< GPTQ: which group each column belongs to
+  bool act_order = false;                    ///< GPTQ: the groups are not in the order of the columns
   const Checkpoint::Entry* bias = nullptr;   ///< of an expert
   std::uint32_t zero_offset = 0;             ///< what a stored zero point is short of
   std::uint64_t offset = 0;                  ///< bytes into `data`: not 0 only in tensors of all experts

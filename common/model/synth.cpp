@@ -9,8 +9,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "model/convert.hpp"
 #include "model/dense_plan.hpp"
 #include "model/limits.hpp"
+#include "wisp/kernels/number.hpp"
 #include "wisp/kernels/relayout.hpp"
 
 namespace wisp::model {
@@ -57,15 +59,10 @@ class Random {
   std::uint64_t state_;
 };
 
-std::uint16_t to_bf16(float f) {
-  const auto bits = std::bit_cast<std::uint32_t>(f);
-  return static_cast<std::uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 void draw_plain(Random& random, WeightFormat f, float mean, float deviation, std::span<std::uint8_t> out) {
   if (f == WeightFormat::kBf16) {
     for (std::size_t i = 0; i + 2 <= out.size(); i += 2) {
-      const std::uint16_t v = to_bf16(mean + deviation * random.normal());
+      const std::uint16_t v = kernels::float_to_bf16(mean + deviation * random.normal());
       std::memcpy(out.data() + i, &v, 2);
     }
     return;
@@ -111,7 +108,7 @@ class ExpertDrawer {
     kernels::tile_codes(m.format, m.rows, m.cols, words_.data(), out.data() + m.codes_offset);
     const std::uint32_t groups = kernels::groups_of(m.cols, m.group);
     scales_.resize(std::uint64_t{m.rows} * groups);
-    for (auto& s : scales_) s = to_bf16(deviation / 3.2403703f * random.jitter());
+    for (auto& s : scales_) s = kernels::float_to_bf16(deviation / 3.2403703f * random.jitter());
     kernels::tile_scales(m.format, m.rows, groups, scales_.data(), out.data() + m.scales_offset);
   }
 
@@ -205,9 +202,7 @@ Result<SynthReport> synth(const SynthOptions& options, const ProgressFn& progres
   auto spec = spec_of(options);
   if (!spec.ok()) return std::move(spec).error().within("synth");
   m.spec = *std::move(spec);
-  std::filesystem::path path = std::filesystem::path(options.destination).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  m.name = path.filename().string();
+  m.name = folder_name(options.destination);
 
   std::vector<DenseItem> items;
   for (const auto& s : dense_shapes(m.spec))

@@ -81,7 +81,7 @@ RunPlan lay_out(const model::Manifest& m, const RunOptions& o, const std::string
   p.kv_pages = (p.ctx + kernels::kPageTokens - 1) / kernels::kPageTokens;
   if (o.kv == name_of(kernels::KvFormat::kBf16)) p.kv_format = kernels::KvFormat::kBf16;
   p.naive_prefill = o.prefill == "naive";
-  p.kv_page_bytes = s.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(p.kv_format);
+  p.kv_page_bytes = s.kv_page_bytes(p.kv_format);
   p.parallel = o.parallel;
   p.records = std::max<std::uint32_t>(16, 4 * o.parallel);
   p.threads = o.threads != 0 ? o.threads : usable_cores();

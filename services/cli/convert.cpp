@@ -28,13 +28,6 @@ int run(const model::ConvertOptions& options) {
   return 0;
 }
 
-/// Nothing for "native".
-std::optional<kernels::WeightFormat> format_named(std::string_view name) {
-  for (const auto& f : kernels::kFormats)
-    if (f.name == name) return f.format;
-  return std::nullopt;
-}
-
 }  // namespace
 
 void add_convert(CLI::App& app, int& exit_code) {
@@ -54,7 +47,8 @@ void add_convert(CLI::App& app, int& exit_code) {
       ->capture_default_str();
   sub->add_flag("--force", options->force, "Replace DST if it is a WISP model folder");
   sub->callback([options, experts, dense, &exit_code] {
-    options->target = {format_named(*experts), format_named(*dense)};
+    options->target = {kernels::format_named(*experts),
+                       kernels::format_named(*dense)};  // "native" names none
     exit_code = run(*options);
   });
 }

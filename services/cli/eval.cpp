@@ -1,5 +1,8 @@
 #include "services/cli/eval.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -8,16 +11,19 @@
 #include <thread>
 
 #include "model/json.hpp"
-#include "services/compute/score.hpp"
+#include "services/eval/score.hpp"
 #include "services/gateway/text/tokenizer_folder.hpp"
 
 namespace wisp::cli {
 namespace {
 
+/// Of a file to score.
+constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
+
 using Lines = std::vector<std::vector<std::uint32_t>>;
 
 struct Flags {
-  compute::ScoreOptions options;
+  eval::ScoreOptions options;
   std::string file, profile = "exact", kv = "f32", against;
   bool ids = false, json = false;
   std::uint64_t tokens = 0;  ///< at most, 0 = all
@@ -52,7 +58,7 @@ Result<Lines> parse_ids(std::string_view text) {
 }
 
 Result<Lines> read_lines(const Flags& f) {
-  WISP_ASSIGN(const std::string text, model::read_text_file(f.file));
+  WISP_ASSIGN(const std::string text, model::read_text_file(f.file, kMaxBytes));
   Lines lines;
   if (f.ids) {
     auto parsed = parse_ids(text);
@@ -62,6 +68,8 @@ Result<Lines> read_lines(const Flags& f) {
     WISP_ASSIGN(const auto tokenizer, text::load_tokenizer(f.options.model));
     if (!tokenizer) return invalid(f.options.model + ": has no tokenizer; give lines of ids and --ids");
     WISP_ASSIGN(auto ids, tokenizer->encode(text, false));
+    WISP_ASSIGN(const auto first, text::first_tokens(f.options.model, *tokenizer));
+    text::begin_with(first, ids);
     lines.push_back(std::move(ids));
   }
   std::uint64_t left = f.tokens == 0 ? UINT64_MAX : f.tokens;
@@ -74,7 +82,7 @@ Result<Lines> read_lines(const Flags& f) {
   return lines;
 }
 
-void print(const Flags& f, const compute::Score& s) {
+void print(const Flags& f, const eval::Score& s) {
   const auto n = static_cast<double>(s.tokens);
   if (f.json) {
     nlohmann::ordered_json j{{"tokens", s.tokens}, {"nats_per_token", s.nats / n}};
@@ -107,7 +115,7 @@ int run(Flags& f) {
       std::fprintf(stderr, "\rscoring %llu of %llu tokens\x1b[K", static_cast<unsigned long long>(done),
                    static_cast<unsigned long long>(total));
   };
-  const auto score = compute::score(f.options, *lines, progress);
+  const auto score = eval::score(f.options, *lines, progress);
   if (::isatty(STDERR_FILENO) == 1) std::fputs("\r\x1b[K", stderr);
   if (!score.ok()) {
     std::fprintf(stderr, "wisp eval: %s\n", score.error().text.c_str());

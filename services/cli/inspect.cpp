@@ -70,7 +70,7 @@ std::string router_words(const ModelSpec& m) {
   return s;
 }
 
-/// "int4, groups of 32", or both forms where down differs from gate and up.
+/// "int4 in groups of 32", or both forms where down differs from gate and up.
 std::string expert_words(const model::ExpertShape& e) {
   const auto words = [](const model::ExpertMatrix& m) {
     std::string s(kernels::name_of(m.format));

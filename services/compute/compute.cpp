@@ -37,8 +37,7 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
-  const std::uint64_t page =
-      manifest.spec.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(ctx.plan().kv_format);
+  const std::uint64_t page = manifest.spec.kv_page_bytes(ctx.plan().kv_format);
   if (ctx.plan().kv_page_bytes != page || ctx.plan().dense_bytes != manifest.dense_bytes ||
       (manifest.spec.expert_count() != 0 && ctx.plan().stride != manifest.spec.expert.stride))
     return invalid("model " + manifest.name + " is not the one this run was planned for; it changed on disk");

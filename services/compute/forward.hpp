@@ -48,7 +48,7 @@ struct ReadyExpert {
   const std::byte* extent = nullptr;
 };
 
-/// Where experts come from: the slab by leases and messages, or a file in tests.
+/// Where experts come from: the slab by leases and messages, or the files.
 class ExpertSource {
  public:
   virtual ~ExpertSource() = default;
@@ -203,7 +203,7 @@ class Forward {
   std::vector<ring::TouchMember> set_;
   std::vector<std::uint32_t> member_first_;  ///< [set] first place in product_
   std::vector<std::uint32_t> place_row_;     ///< [rows * top_k] row of a place in product_
-  std::vector<float> logits_;                ///< [sequences that want them, vocab]
+  std::vector<float> logits_;                ///< [rows that were wanted, vocab]
   std::vector<LogitRows> logits_of_;         ///< [sequences]
 };
 

@@ -29,12 +29,6 @@ ApiError prompt_error(const Error& e, const char* field) {
   return {500, e.text, "", "", 0};
 }
 
-/// A text of an object, or "" where it is none.
-std::string text_of(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
-}
-
 constexpr const char* kNoTokenizer =
     "this model's folder has neither tokenizer.json nor tiktoken.model, so only /v1/completions with a "
     "prompt of token ids works";
@@ -45,9 +39,10 @@ Status PromptMaker::load(const std::string& folder, std::size_t max_ids) {
   WISP_ASSIGN(auto tokenizer, text::load_tokenizer(folder));
   if (!tokenizer) return {};
   tokenizer_ = std::move(tokenizer);
-  WISP_ASSIGN(const auto json,
-              text::read_optional(folder + "/tokenizer.json", text::Tokenizer::kMaxJsonBytes));
-  if (json) note_first(*json);
+  WISP_ASSIGN(first_, text::first_tokens(folder, *tokenizer_));
+  if (first_.size() >= max_ids)
+    return invalid(folder + ": its tokenizer writes " + std::to_string(first_.size()) +
+                   " tokens before a text, more than the context holds");
   WISP_TRY(load_config(folder));
   return load_template(folder);
 }
@@ -63,28 +58,6 @@ Status PromptMaker::load_config(const std::string& folder) {
   return {};
 }
 
-/// What the post-processor of tokenizer.json writes before a text: the tokens of a template up to its
-/// sequence.
-void PromptMaker::note_first(const std::string& tokenizer_json) {
-  // The tokenizer has read the same text, so it is sound; all but the one key is dropped as it is read.
-  const auto only = [](int depth, Json::parse_event_t event, Json& parsed) {
-    return depth != 1 || event != Json::parse_event_t::key || parsed == "post_processor";
-  };
-  const Json root = Json::parse(tokenizer_json, only, false);
-  const auto found = root.find("post_processor");
-  if (found == root.end() || !found->is_object()) return;
-  const Json steps = text_of(*found, "type") == "Sequence" ? found->value("processors", Json::array())
-                                                           : Json::array({*found});
-  for (const Json& step : steps) {
-    if (!step.is_object() || text_of(step, "type") != "TemplateProcessing") continue;
-    for (const Json& piece : step.value("single", Json::array())) {
-      const auto token = piece.is_object() ? piece.find("SpecialToken") : piece.end();
-      if (token == piece.end() || !token->is_object()) return;  // the text itself
-      if (const auto id = tokenizer_->id_of(text_of(*token, "id"))) first_.push_back(*id);
-    }
-  }
-}
-
 void PromptMaker::note_special(const Json& config) {
   for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token", "cls_token", "sep_token"}) {
     const auto it = config.find(key);
@@ -92,13 +65,6 @@ void PromptMaker::note_special(const Json& config) {
     if (it->is_string()) special_tokens_[key] = *it;
     if (it->is_object() && it->contains("content") && (*it)["content"].is_string())
       special_tokens_[key] = (*it)["content"];
-  }
-  const auto add = config.find("add_bos_token");
-  const auto bos = special_tokens_.find("bos_token");
-  if (add != config.end() && add->is_boolean()) {  // decides alone, where it is given
-    first_.clear();
-    if (add->get<bool>() && bos != special_tokens_.end())
-      if (const auto id = tokenizer_->id_of(bos->get_ref<const std::string&>())) first_ = {*id};
   }
   const auto own = config.find("chat_template");
   if (own != config.end() && own->is_string()) chat_template_ = own->get<std::string>();
@@ -126,11 +92,8 @@ ApiResult<std::vector<std::uint32_t>> PromptMaker::settled(
 
 ApiResult<std::vector<std::uint32_t>> PromptMaker::text_ids(const std::string& text) {
   if (!tokenizer_) return bad_field("prompt", kNoTokenizer);
-  auto made = settled(tokenizer_->encode_up_to(max_ids_, text, true), "prompt");
-  if (auto* ids = std::get_if<std::vector<std::uint32_t>>(&made))
-    if (!std::equal(first_.begin(), first_.end(), ids->begin(),
-                    ids->begin() + static_cast<std::ptrdiff_t>(std::min(first_.size(), ids->size()))))
-      ids->insert(ids->begin(), first_.begin(), first_.end());
+  auto made = settled(tokenizer_->encode_up_to(max_ids_ - first_.size(), text, true), "prompt");
+  if (auto* ids = std::get_if<std::vector<std::uint32_t>>(&made)) text::begin_with(first_, *ids);
   return made;
 }
 

@@ -34,7 +34,6 @@ class PromptMaker {
   Status load_template(const std::string& folder);
   Status load_config(const std::string& folder);
   void note_special(const nlohmann::ordered_json& config);
-  void note_first(const std::string& tokenizer_json);
   ApiResult<std::vector<std::uint32_t>> chat_ids(const ApiRequest& request);
   ApiResult<std::vector<std::uint32_t>> text_ids(const std::string& text);
   /// What the tokenizer gave, as the API words it.

@@ -10,12 +10,12 @@ import hashlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import struct
 import subprocess
 import sys
-import time
 import unittest
 
 from cgroup import Cgroup
@@ -124,9 +124,10 @@ class LargeConversion(unittest.TestCase):
         p = subprocess.Popen([program("wisp"), "convert", src, dst], stderr=subprocess.PIPE, text=True,
                              preexec_fn=group.enter)
         if kill_at is not None:
-            while p.poll() is None and written(dst) < kill_at:
-                time.sleep(0.002)  # waits for bytes on the disk
-            p.send_signal(signal.SIGKILL)
+            running = lambda: os.waitid(os.P_PID, p.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+            while running() and written(dst) < kill_at:
+                select.select([], [], [], 0.002)  # looks for bytes on the drive again
+            os.kill(p.pid, signal.SIGKILL)
         _, status, usage = os.wait4(p.pid, 0)
         p.returncode = os.waitstatus_to_exitcode(status)
         text = p.stderr.read()

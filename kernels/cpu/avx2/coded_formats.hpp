@@ -2,8 +2,8 @@
 #include "cpu/avx2/vector.hpp"
 #include "wisp/kernels/number.hpp"
 
-/// What the coded formats differ in, for the products of linear_coded.cpp: how the codes of a column become
-/// floats, and where their scales come from. A format has
+/// What the coded formats differ in, for the products of linear_coded.cpp and int8.cpp: how the codes of a
+/// column become floats, and where their scales come from. A format has
 ///   kFormat
 ///   Codes load(p): one dword of columns for 8 rows
 ///   __m256 column<C>(codes, zero): column C of it, c or c - z

@@ -23,7 +23,7 @@ inline __m256i widen_sums(__m256i v) {
   return _mm256_madd_epi16(v, _mm256_set1_epi16(1));
 }
 
-/// Products of signed bytes, neighbours added, in 16 bits. |w| <= 127, so that nothing saturates.
+/// Products of signed bytes, neighbours added, in 16 bits: at most 2 * 128 * 127, so nothing saturates.
 inline __m256i multiply_signed(__m256i w, __m256i x) {
   return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
 }
@@ -38,6 +38,12 @@ struct UnsignedNibbles {
     return _mm256_add_epi16(_mm256_maddubs_epi16(codes.even, four_codes(x)),
                             _mm256_maddubs_epi16(codes.odd, four_codes(x + 4)));
   }
+};
+
+/// Of codes that stand for themselves.
+struct NoZeroPoints {
+  static __m256i correction(__m256i /*zeros*/, std::int32_t /*sum*/) { return _mm256_setzero_si256(); }
+  static __m256i zero_points(const std::uint8_t* /*scales*/) { return _mm256_setzero_si256(); }
 };
 
 struct Int4Products : Int4 {
@@ -58,7 +64,7 @@ struct Int4ZeroProducts : Int4Zero {
   static constexpr float kUnit = 1.0f;
 };
 
-struct Mxfp4Products : Mxfp4 {
+struct Mxfp4Products : Mxfp4, NoZeroPoints {
   /// Twice the E2M1 numbers are whole.
   struct Step {
     static constexpr bool kNarrow = true;
@@ -74,20 +80,16 @@ struct Mxfp4Products : Mxfp4 {
       return _mm256_add_epi16(multiply_signed(even, four_codes(x)), multiply_signed(odd, four_codes(x + 4)));
     }
   };
-  static __m256i correction(__m256i /*zeros*/, std::int32_t /*sum*/) { return _mm256_setzero_si256(); }
-  static __m256i zero_points(const std::uint8_t* /*scales*/) { return _mm256_setzero_si256(); }
   static constexpr float kUnit = 0.5f;
 };
 
-struct Int8Products : Int8 {
+struct Int8Products : Int8, NoZeroPoints {
   struct Step {
     static constexpr bool kNarrow = false;
     __m256i codes;
     explicit Step(const std::uint8_t* p) : codes(load_dwords(p)) {}
     __m256i products(const std::int8_t* x) const { return widen_sums(multiply_signed(codes, four_codes(x))); }
   };
-  static __m256i correction(__m256i /*zeros*/, std::int32_t /*sum*/) { return _mm256_setzero_si256(); }
-  static __m256i zero_points(const std::uint8_t* /*scales*/) { return _mm256_setzero_si256(); }
   static constexpr float kUnit = 1.0f;
 };
 
@@ -165,30 +167,13 @@ template <class Format>
 void tiles_of(const WeightView& w, const Int8Rows& x, std::uint32_t tokens, float* y, std::size_t y_stride,
               std::uint32_t tile_begin, std::uint32_t tile_end) {
   for (std::uint32_t tile = tile_begin; tile < tile_end; ++tile) {
-    for (std::uint32_t t = 0; t < tokens;) {
-      const std::uint32_t pass = next_tokens(tokens - t);
-      const Int8Rows xt = x.from(t);
-      float* yt = y + t * y_stride;
-      switch (pass) {
-        case 1:
-          tile_of_tokens<Format, 1>(w, tile, xt, yt, y_stride);
-          break;
-        case 2:
-          tile_of_tokens<Format, 2>(w, tile, xt, yt, y_stride);
-          break;
-        case 3:
-          tile_of_tokens<Format, 3>(w, tile, xt, yt, y_stride);
-          break;
-        default:
-          tile_of_tokens<Format, 4>(w, tile, xt, yt, y_stride);
-          break;
-      }
-      t += pass;
-    }
+    for_passes(tokens, [&]<std::uint32_t N>(std::uint32_t t) {
+      tile_of_tokens<Format, N>(w, tile, x.from(t), y + t * y_stride, y_stride);
+    });
   }
 }
 
-/// Codes of 8 columns, and whether all of them are finite.
+/// Codes of 8 columns.
 inline __m256i round_codes(__m256 x, __m256 inverse) {
   const __m256 limit = _mm256_set1_ps(127.0f);
   const __m256 scaled = _mm256_mul_ps(x, inverse);

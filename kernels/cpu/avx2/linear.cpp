@@ -98,26 +98,9 @@ void linear_plain(const WeightView& w, const float* x, std::size_t x_stride, std
     for (; tile + 2 <= tile_end; tile += 2) tiles_of_tokens<F, 2, 2>(w, tile, x, x_stride, y, y_stride);
   }
   for (; tile < tile_end; ++tile) {
-    for (std::uint32_t t = 0; t < tokens;) {
-      const std::uint32_t pass = next_tokens(tokens - t);
-      const float* xt = x + t * x_stride;
-      float* yt = y + t * y_stride;
-      switch (pass) {
-        case 1:
-          tiles_of_tokens<F, 1, 1>(w, tile, xt, x_stride, yt, y_stride);
-          break;
-        case 2:
-          tiles_of_tokens<F, 1, 2>(w, tile, xt, x_stride, yt, y_stride);
-          break;
-        case 3:
-          tiles_of_tokens<F, 1, 3>(w, tile, xt, x_stride, yt, y_stride);
-          break;
-        default:
-          tiles_of_tokens<F, 1, 4>(w, tile, xt, x_stride, yt, y_stride);
-          break;
-      }
-      t += pass;
-    }
+    for_passes(tokens, [&]<std::uint32_t N>(std::uint32_t t) {
+      tiles_of_tokens<F, 1, N>(w, tile, x + t * x_stride, x_stride, y + t * y_stride, y_stride);
+    });
   }
 }
 

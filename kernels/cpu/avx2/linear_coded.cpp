@@ -122,26 +122,10 @@ template <class Format>
 void tiles_of_codes(const WeightView& w, const float* x, std::size_t x_stride, std::uint32_t tokens, float* y,
                     std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end) {
   for (std::uint32_t tile = tile_begin; tile < tile_end; ++tile) {
-    for (std::uint32_t t = 0; t < tokens;) {
-      const std::uint32_t pass = next_tokens(tokens - t);
-      const float* xt = x + t * x_stride;
-      float* yt = y + t * y_stride;
-      switch (pass) {
-        case 1:
-          tile_of_tokens<Format, 1, 4>(w, tile, xt, x_stride, yt, y_stride);
-          break;
-        case 2:
-          tile_of_tokens<Format, 2, 2>(w, tile, xt, x_stride, yt, y_stride);
-          break;
-        case 3:
-          tile_of_tokens<Format, 3, 1>(w, tile, xt, x_stride, yt, y_stride);
-          break;
-        default:
-          tile_of_tokens<Format, 4, 1>(w, tile, xt, x_stride, yt, y_stride);
-          break;
-      }
-      t += pass;
-    }
+    for_passes(tokens, [&]<std::uint32_t N>(std::uint32_t t) {
+      constexpr std::uint32_t kGroups = N == 1 ? 4 : N == 2 ? 2 : 1;
+      tile_of_tokens<Format, N, kGroups>(w, tile, x + t * x_stride, x_stride, y + t * y_stride, y_stride);
+    });
   }
 }
 

@@ -81,10 +81,28 @@ inline void store_rows(float* y, std::uint32_t row, std::uint32_t rows, __m256 l
   store_some(y, row + kLanes, rows, high);
 }
 
-/// Tokens of the next pass when `left` remain: as even as four at a time allows.
-inline std::uint32_t next_tokens(std::uint32_t left) {
-  if (left <= 4) return left;
-  return left < 8 ? (left + 1) / 2 : 4;
+/// Calls pass<N>(t) for tokens t .. t + N of each pass: as even as four at a time allows.
+template <class Pass>
+inline void for_passes(std::uint32_t tokens, const Pass& pass) {
+  for (std::uint32_t t = 0; t < tokens;) {
+    const std::uint32_t left = tokens - t;
+    const std::uint32_t n = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
+    switch (n) {
+      case 1:
+        pass.template operator()<1>(t);
+        break;
+      case 2:
+        pass.template operator()<2>(t);
+        break;
+      case 3:
+        pass.template operator()<3>(t);
+        break;
+      default:
+        pass.template operator()<4>(t);
+        break;
+    }
+    t += n;
+  }
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ TEST_P(PlainOracle, RoundedExpertsStayClose) {
     const auto m = LoadedModel::convert(folder, {format, {}});
     const Distance d = distance_of(folder, *m);
     const bool fine = format == WeightFormat::kInt8;
-    EXPECT_GT(d.share, 0.0);
+    EXPECT_GT(d.share, 1e-4);  // rounding of f32 is far below
     EXPECT_LT(d.share, fine ? 0.15 : 0.5) << kernels::name_of(format);
     EXPECT_GE(d.agree, fine ? 0.9 : 0.5) << kernels::name_of(format);
   }

@@ -10,6 +10,7 @@
 #include "model/manifest.hpp"
 #include "model/safetensors.hpp"
 #include "services/compute/forward.hpp"
+#include "services/eval/file_experts.hpp"
 
 namespace wisp::compute::testing {
 
@@ -27,41 +28,29 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-/// Experts straight from the files: all of a layer's set at once, or one at a time.
+/// The experts of the files, backwards, since the order of arrival must not matter; one at a time if asked.
 class FileExperts final : public ExpertSource {
  public:
   FileExperts(const std::string& folder, const model::Manifest& m, bool one_by_one)
-      : one_by_one_(one_by_one) {
-    for (const model::LayerExperts& layer : m.experts) {
-      std::vector<std::vector<std::byte>> extents;
-      std::ifstream in(folder + "/" + layer.file, std::ios::binary);
-      for (const model::ExpertExtent& e : layer.extents) {
-        std::vector<std::byte> bytes(m.spec.expert.stride);
-        in.seekg(static_cast<std::streamoff>(e.offset));
-        in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-        extents.push_back(std::move(bytes));
-      }
-      layers_.push_back(std::move(extents));
-    }
-  }
-  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool, const Use& use, const Fail&,
-             const std::function<bool()>&) override {
-    std::vector<ReadyExpert> ready;
-    for (std::uint32_t i = 0; i < set.size(); ++i) {
-      // Backwards: the order of arrival must not matter.
-      const auto m = static_cast<std::uint32_t>(set.size()) - 1 - i;
-      ready.push_back({m, layers_[layer][set[m].expert].data()});
-      if (!one_by_one_) continue;
-      use(ready);
-      ready.clear();
-    }
-    if (!ready.empty()) use(ready);
-    return true;
+      : one_by_one_(one_by_one), files_(eval::FileExperts::open(folder, m).value()) {}
+
+  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
+             const Fail& fail, const std::function<bool()>& cancelled) override {
+    const auto last = static_cast<std::uint32_t>(set.size()) - 1;
+    const std::vector<ring::TouchMember> backwards(set.rbegin(), set.rend());
+    const Use turned = [&](std::span<const ReadyExpert> ready) {
+      std::vector<ReadyExpert> members(ready.begin(), ready.end());
+      for (ReadyExpert& r : members) r.member = last - r.member;
+      if (!one_by_one_) return use(members);
+      for (const ReadyExpert& r : members) use({&r, 1});
+    };
+    const Fail turned_fail = [&](std::uint32_t member, const std::string& why) { fail(last - member, why); };
+    return files_.visit(layer, backwards, decode, turned, turned_fail, cancelled);
   }
 
  private:
   bool one_by_one_;
-  std::vector<std::vector<std::vector<std::byte>>> layers_;
+  eval::FileExperts files_;
 };
 
 /// A checkpoint, converted and in memory.
@@ -102,7 +91,7 @@ struct LoadedModel {
   }
 
   std::uint64_t page_bytes(kernels::KvFormat kv = kernels::KvFormat::kF32) const {
-    return manifest.spec.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(kv);
+    return manifest.spec.kv_page_bytes(kv);
   }
 };
 

@@ -1,6 +1,4 @@
 #pragma once
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -22,13 +20,6 @@ constexpr std::string_view name_of(KvFormat f) {
 /// Bytes of one number.
 constexpr std::uint32_t kv_bytes(KvFormat f) {
   return f == KvFormat::kBf16 ? 2 : 4;
-}
-
-/// The nearest bf16, ties to even; beyond the largest one inf; a NaN stays a NaN.
-inline std::uint16_t float_to_bf16(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  if (std::isnan(x)) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
 /// Writes x [n] as numbers 0, stride, 2 stride, .. from `to`, rounded once.

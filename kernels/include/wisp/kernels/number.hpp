@@ -1,5 +1,6 @@
 #pragma once
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -10,6 +11,13 @@ namespace wisp::kernels {
 /// Widens a bf16 to f32, exactly.
 inline float bf16_to_float(std::uint16_t h) {
   return std::bit_cast<float>(std::uint32_t{h} << 16);
+}
+
+/// The nearest bf16, ties to even; beyond the largest one inf; a NaN stays a NaN.
+inline std::uint16_t float_to_bf16(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  if (std::isnan(x)) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
+  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
 /// Widens an IEEE half to f32, exactly (subnormals too; a NaN stays a NaN).

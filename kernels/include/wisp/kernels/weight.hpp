@@ -2,6 +2,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace wisp::kernels {
@@ -45,6 +46,12 @@ constexpr const FormatTraits& traits_of(WeightFormat f) {
 }
 constexpr std::string_view name_of(WeightFormat f) {
   return traits_of(f).name;
+}
+/// The format of that name, or nothing.
+constexpr std::optional<WeightFormat> format_named(std::string_view name) {
+  for (const FormatTraits& f : kFormats)
+    if (f.name == name) return f.format;
+  return std::nullopt;
 }
 /// Whether weights are codes that a scale of their group multiplies.
 constexpr bool is_coded(WeightFormat f) {

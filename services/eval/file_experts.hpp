@@ -8,11 +8,11 @@
 #include "model/manifest.hpp"
 #include "services/compute/forward.hpp"
 
-namespace wisp::compute {
+namespace wisp::eval {
 
 /// Experts straight from a model folder's files, a few at a time, with no cache of its own: for tools that
 /// look at every row and take no part in a pipeline.
-class FileExperts final : public ExpertSource {
+class FileExperts final : public compute::ExpertSource {
  public:
   /// Errors: kIo where a file cannot be opened. `m` outlives this object.
   static Result<FileExperts> open(const std::string& folder, const model::Manifest& m);
@@ -28,4 +28,4 @@ class FileExperts final : public ExpertSource {
   std::vector<std::vector<std::byte>> extents_;
 };
 
-}  // namespace wisp::compute
+}  // namespace wisp::eval

@@ -1,4 +1,4 @@
-#include "services/compute/file_experts.hpp"
+#include "services/eval/file_experts.hpp"
 
 #include <fcntl.h>
 
@@ -7,7 +7,7 @@
 
 #include "model/safetensors.hpp"
 
-namespace wisp::compute {
+namespace wisp::eval {
 
 namespace {
 constexpr std::size_t kAtOnce = 8;
@@ -31,7 +31,7 @@ Result<FileExperts> FileExperts::open(const std::string& folder, const model::Ma
 
 bool FileExperts::visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool /*decode*/,
                         const Use& use, const Fail& fail, const std::function<bool()>& cancelled) {
-  std::vector<ReadyExpert> ready;
+  std::vector<compute::ReadyExpert> ready;
   for (std::uint32_t i = 0; i < set.size(); ++i) {
     if (cancelled()) return false;
     std::vector<std::byte>& extent = extents_[ready.size()];
@@ -50,4 +50,4 @@ bool FileExperts::visit(std::uint32_t layer, std::span<const ring::TouchMember> 
   return true;
 }
 
-}  // namespace wisp::compute
+}  // namespace wisp::eval

@@ -1,4 +1,4 @@
-#include "services/compute/score.hpp"
+#include "services/eval/score.hpp"
 
 #include <fcntl.h>
 
@@ -7,12 +7,21 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <new>
 
 #include "model/safetensors.hpp"
-#include "services/compute/file_experts.hpp"
 #include "services/compute/forward.hpp"
+#include "services/eval/file_experts.hpp"
 
-namespace wisp::compute {
+namespace wisp::eval {
+
+using compute::Forward;
+using compute::KvPages;
+using compute::Logits;
+using compute::Sequence;
+using compute::ThreadPool;
+using compute::Weights;
+
 namespace {
 
 constexpr std::uint32_t kRows = 64;
@@ -22,7 +31,7 @@ class Engine {
  public:
   Engine(const model::Manifest& m, const Weights& weights, ThreadPool& pool, std::uint32_t window, bool fast,
          kernels::KvFormat kv)
-      : page_bytes_(m.spec.kv_width_of_all() * kernels::kPageTokens * kernels::kv_bytes(kv)) {
+      : page_bytes_(m.spec.kv_page_bytes(kv)) {
     const std::uint32_t pages = (window + kernels::kPageTokens - 1) / kernels::kPageTokens;
     for (std::uint32_t p = 0; p < pages; ++p) pages_.push_back(p);
     kv_.resize(pages * page_bytes_);
@@ -32,7 +41,7 @@ class Engine {
 
   /// Logits [count, vocab] of rows [start, start + count) of a window.
   Result<std::span<const float>> rows(std::span<const std::uint32_t> window, std::uint32_t start,
-                                      std::uint32_t count, ExpertSource& experts) {
+                                      std::uint32_t count, compute::ExpertSource& experts) {
     std::vector<Sequence> one(1);
     one[0].ids = window.subspan(start, count);
     one[0].pages = pages_;
@@ -86,11 +95,13 @@ Result<std::vector<Line>> read_dense(const std::string& folder, const model::Man
   return dense;
 }
 
-}  // namespace
-
-Result<Score> score(const ScoreOptions& options, const std::vector<std::vector<std::uint32_t>>& lines,
-                    const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+Result<Score> score_in_memory(const ScoreOptions& options,
+                              const std::vector<std::vector<std::uint32_t>>& lines,
+                              const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   WISP_ASSIGN(const model::Manifest m, model::load_manifest(options.model));
+  if (options.window > m.spec.max_positions)
+    return invalid("--window is " + std::to_string(options.window) + ", but the model has " +
+                   std::to_string(m.spec.max_positions) + " positions");
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < lines.size(); ++i) {
     total += lines[i].size();
@@ -139,4 +150,16 @@ Result<Score> score(const ScoreOptions& options, const std::vector<std::vector<s
   return out;
 }
 
-}  // namespace wisp::compute
+}  // namespace
+
+Result<Score> score(const ScoreOptions& options, const std::vector<std::vector<std::uint32_t>>& lines,
+                    const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+  try {
+    return score_in_memory(options, lines, progress);
+  } catch (const std::bad_alloc&) {
+    return exhausted(options.model + ": its dense part and a window of " + std::to_string(options.window) +
+                     " positions do not fit in memory; give a smaller --window, or more memory");
+  }
+}
+
+}  // namespace wisp::eval

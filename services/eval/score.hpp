@@ -7,7 +7,7 @@
 #include "base/result.hpp"
 #include "wisp/kernels/kv_format.hpp"
 
-namespace wisp::compute {
+namespace wisp::eval {
 
 struct ScoreOptions {
   std::string model;           ///< a converted folder
@@ -28,9 +28,10 @@ struct Score {
 };
 
 /// Scores lines of ids, teacher-forced. Holds the dense part in memory, a window of KV and a few experts,
-/// beside no `--ram`. Errors: those of load_manifest; kInvalid (an id outside the vocabulary, with its line).
+/// beside no `--ram`. Errors: those of load_manifest; kInvalid (an id
+/// outside the vocabulary, with its line; a window beyond the model's positions), kExhausted.
 /// `progress` is called with tokens done and in all.
 Result<Score> score(const ScoreOptions& options, const std::vector<std::vector<std::uint32_t>>& lines,
                     const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
-}  // namespace wisp::compute
+}  // namespace wisp::eval
