@@ -46,15 +46,24 @@ struct Leftover {
   Fd lock;
 };
 
-/// Finds `<dst>.partial-*` of dead runs (their lock is free), gives one that belongs to `key` and removes the
-/// others.
+/// Whether a run of ours made this folder: the number of a process behind the prefix, and a log in it.
+bool is_leftover(const fs::path& path, std::size_t prefix) {
+  const std::string number = path.filename().string().substr(prefix);
+  const bool digits = !number.empty() && number.find_first_not_of("0123456789") == number.npos;
+  std::error_code ec;
+  return digits && fs::is_regular_file(path / ResumeLog::kFile, ec);
+}
+
+/// Finds `<dst>.partial-PID` of dead runs (their lock is free), gives one that belongs to `key` and removes
+/// the others.
 Result<std::optional<Leftover>> sort_leftovers(const fs::path& dst, std::uint64_t key) {
   const std::string prefix = dst.filename().string() + ".partial-";
   std::vector<fs::path> found;
   std::error_code ec;
   for (auto it = fs::directory_iterator(dst.parent_path(), ec); !ec && it != fs::directory_iterator();
        it.increment(ec)) {
-    if (it->path().filename().string().starts_with(prefix)) found.push_back(it->path());
+    if (it->path().filename().string().starts_with(prefix) && is_leftover(it->path(), prefix.size()))
+      found.push_back(it->path());
   }
   if (ec) return io_error(dst.parent_path().string() + ": " + ec.message());
   std::optional<Leftover> kept;
@@ -99,8 +108,18 @@ Status check_destination(const fs::path& dst, bool force) {
   if (!fs::exists(fs::symlink_status(dst, ec))) return {};
   if (!force) return invalid(dst.string() + ": exists; choose another name or replace it with --force");
   const bool folder = fs::is_directory(fs::symlink_status(dst, ec));
-  if (folder && (fs::is_empty(dst, ec) || fs::exists(dst / "manifest.json", ec))) return {};
-  return invalid(dst.string() + ": is not a WISP model folder, so --force does not replace it");
+  if (!folder || (!fs::is_empty(dst, ec) && !fs::exists(dst / "manifest.json", ec)))
+    return invalid(dst.string() + ": is not a WISP model folder, so --force does not replace it");
+  // What else lies there would go with it.
+  for (auto it = fs::directory_iterator(dst, ec); !ec && it != fs::directory_iterator(); it.increment(ec)) {
+    const std::string kind = it->path().extension().string();
+    if (it->is_regular_file(ec) &&
+        (kind == ".safetensors" || kind == ".json" || kind == ".jinja" || kind == ".model"))
+      continue;
+    return invalid(it->path().string() + ": is no part of a model folder, so --force does not replace " +
+                   dst.string() + "; move it away");
+  }
+  return {};
 }
 
 Status check_room(const fs::path& parent, std::uint64_t need, std::optional<std::uint64_t> free_bytes) {

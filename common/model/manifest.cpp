@@ -212,7 +212,7 @@ Status check_file(const std::string& folder, const std::string& file, std::uint6
 }  // namespace
 
 std::uint64_t hash_of_weights(const Manifest& m) {
-  std::string all;
+  std::string all = spec_json(m.spec).dump();
   const auto add = [&all](std::uint64_t n) {
     for (unsigned i = 0; i < 8; ++i) all.push_back(static_cast<char>(n >> (8 * i) & 0xff));
   };

@@ -65,7 +65,7 @@ struct Manifest {
   std::map<std::string, TextFile> texts;  ///< by name; what `wisp verify` holds them against
   GenerationDefaults generation;
   std::string profile = "exact";  ///< the profile this model runs in where none is asked for
-  std::uint64_t model_hash = 0;   ///< over all checksums: names the weights
+  std::uint64_t model_hash = 0;   ///< over spec and checksums: names the model
 };
 
 /// Reads and checks `folder/manifest.json`: every offset, size and shape is held against the file sizes on
@@ -81,8 +81,8 @@ std::string write_manifest(const Manifest& m);
 /// "layers.N.ffn.{gate,up,down}".
 std::string layer_tensor(std::uint32_t layer, std::string_view rest);
 
-/// The hash that names the weights: xxh3-64 over the names and checksums of all dense tensors and all
-/// experts.
+/// The hash that names the model: xxh3-64 over its spec, and the names and checksums of all dense tensors and
+/// all experts.
 std::uint64_t hash_of_weights(const Manifest& m);
 /// Holds a spec against the bounds of limits.hpp and its own logic; names the field.
 Status check_spec(const ModelSpec& m);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -24,11 +25,21 @@ float scale_of(Dtype t, const std::uint8_t* data, std::size_t i) {
   return kernels::plain_to_float(f, data + i * row_bytes(f, 1));
 }
 
-std::optional<std::size_t> first_bad_scale(Dtype t, std::span<const std::uint8_t> data) {
-  if (t != Dtype::kF8E8M0) return first_non_finite(*plain_format(t), data);
-  const auto bad = std::find(data.begin(), data.end(), std::uint8_t{255});
-  if (bad == data.end()) return std::nullopt;
-  return static_cast<std::size_t>(bad - data.begin());
+/// The first scale that is not finite, or that the largest code of its format takes beyond f32.
+std::optional<std::size_t> first_bad_scale(Dtype t, std::span<const std::uint8_t> data, float largest_code) {
+  const std::size_t n = t == Dtype::kF8E8M0 ? data.size() : data.size() / row_bytes(*plain_format(t), 1);
+  for (std::size_t i = 0; i < n; ++i) {
+    const bool nan = t == Dtype::kF8E8M0 && data[i] == 255;
+    if (nan || !std::isfinite(scale_of(t, data.data(), i) * largest_code)) return i;
+  }
+  return std::nullopt;
+}
+constexpr float kLargestInt4 = 15.0f, kLargestE2m1 = 6.0f, kLargestE4m3 = 448.0f;
+
+/// "... scale N is NaN, infinite or too large ..."
+Error bad_scale(const Checkpoint& c, const Checkpoint::Entry& e, std::uint64_t element) {
+  return invalid(where(c, e) + ": element " + std::to_string(element) +
+                 " is NaN, infinite, or so large that weights are infinite; the checkpoint is damaged");
 }
 
 std::uint32_t word_at(const std::uint8_t* data, std::size_t i) {
@@ -114,7 +125,8 @@ Status MatrixReader::packed_rows(const StoredMatrix& m, std::uint32_t first, std
   const std::size_t size = row_bytes(*plain_format(dtype), 1), begin = first * groups, n = count * groups;
   raw_.resize(n * size);
   WISP_TRY(c_.read(*m.scale, begin * size, raw_));
-  if (const auto bad = first_bad_scale(dtype, raw_)) return not_finite(c_, *m.scale, begin + *bad);
+  if (const auto bad = first_bad_scale(dtype, raw_, kLargestInt4))
+    return bad_scale(c_, *m.scale, begin + *bad);
   const bool narrow = m.native() == WeightFormat::kInt4;
   if (m.zero != nullptr) {
     // Zero points are packed along the rows; `first` begins a word.
@@ -151,8 +163,8 @@ Status MatrixReader::block_rows(const StoredMatrix& m, std::uint32_t first, std:
   pick(row, codes_out);
   raw_.resize(count * step * groups);
   WISP_TRY(c_.read(*m.scale, stored_row * groups, raw_));
-  if (const auto bad = first_bad_scale(Dtype::kF8E8M0, raw_))
-    return not_finite(c_, *m.scale, stored_row * groups + *bad);
+  if (const auto bad = first_bad_scale(Dtype::kF8E8M0, raw_, kLargestE2m1))
+    return bad_scale(c_, *m.scale, stored_row * groups + *bad);
   pick(groups, scales);
   return {};
 }
@@ -161,7 +173,7 @@ Status MatrixReader::block_scales(const StoredMatrix& m, std::vector<float>& out
   const TensorInfo& info = *m.scale->info;
   std::vector<std::uint8_t> raw(info.bytes);
   WISP_TRY(c_.read(*m.scale, 0, raw));
-  if (const auto bad = first_bad_scale(info.dtype, raw)) return not_finite(c_, *m.scale, *bad);
+  if (const auto bad = first_bad_scale(info.dtype, raw, kLargestE4m3)) return bad_scale(c_, *m.scale, *bad);
   out.resize(info.shape[0] * info.shape[1]);
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = scale_of(info.dtype, raw.data(), i);
   return {};
@@ -217,7 +229,7 @@ Status MatrixReader::turn(const StoredMatrix& m) {
   const Dtype dtype = m.scale->info->dtype;
   raw_.resize(m.scale->info->bytes);
   WISP_TRY(c_.read(*m.scale, 0, raw_));
-  if (const auto bad = first_bad_scale(dtype, raw_)) return not_finite(c_, *m.scale, *bad);
+  if (const auto bad = first_bad_scale(dtype, raw_, kLargestInt4)) return bad_scale(c_, *m.scale, *bad);
   if (m.zero != nullptr) {
     zeros_.resize(m.zero->info->bytes);
     WISP_TRY(c_.read(*m.zero, 0, zeros_));

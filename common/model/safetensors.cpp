@@ -290,7 +290,7 @@ Status read_exactly(int fd, std::uint64_t offset, std::span<std::uint8_t> out, c
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
   SafetensorsFile f;
   f.path_ = path;
-  f.fd_.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  f.fd_.reset(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // a FIFO would wait
   if (!f.fd_.valid()) {
     const int e = errno;
     if (e == ENOENT) return not_found(path + ": no such file");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "model/float_check.hpp"
 
@@ -175,11 +176,14 @@ class Matcher {
 
   /// The tensor beside packed weights that repeats their shape.
   Status check_stored_shape(const Entry& e) const {
-    if (e.info->dtype != Dtype::kI64 || !has_shape(e, {2})) return wrong_shape(c_, e, "I64 [2]");
-    std::uint64_t stored[2];
+    const bool narrow = e.info->dtype == Dtype::kI32;  // as some publishers have it
+    if ((!narrow && e.info->dtype != Dtype::kI64) || !has_shape(e, {2}))
+      return wrong_shape(c_, e, "I64 [2] or I32 [2]");
+    std::uint64_t stored[2] = {};
     std::uint8_t raw[16];
-    WISP_TRY(c_.read(e, 0, raw));
-    std::memcpy(stored, raw, sizeof raw);
+    const std::size_t size = narrow ? 4 : 8;
+    WISP_TRY(c_.read(e, 0, std::span(raw).first(2 * size)));
+    for (std::size_t i = 0; i < 2; ++i) std::memcpy(&stored[i], raw + i * size, size);
     if (stored[0] == m_.rows && stored[1] == m_.cols) return {};
     return invalid(where(c_, e) + ": says " + dims({stored[0], stored[1]}) + ", the config needs " +
                    dims({m_.rows, m_.cols}));

@@ -20,7 +20,7 @@ namespace {
 /// Of a file to score.
 constexpr std::uint64_t kMaxBytes = std::uint64_t{256} << 20;
 
-using Lines = std::vector<std::vector<std::uint32_t>>;
+using Lines = std::vector<eval::ScoredLine>;
 
 struct Flags {
   eval::ScoreOptions options;
@@ -47,12 +47,12 @@ Result<Lines> parse_ids(std::string_view text) {
       std::uint32_t id = 0;
       const auto [rest, ec] = std::from_chars(line.data(), line.data() + line.size(), id);
       if (ec != std::errc())
-        return invalid("line " + std::to_string(number) + ": '" + std::string(line.substr(0, 20)) +
+        return invalid("line " + std::to_string(number) + ": '" + model::printable(line.substr(0, 20)) +
                        "' is no token id");
       ids.push_back(id);
       line.remove_prefix(static_cast<std::size_t>(rest - line.data()));
     }
-    if (!ids.empty()) out.push_back(std::move(ids));
+    if (!ids.empty()) out.push_back({number, std::move(ids)});
   }
   return out;
 }
@@ -70,14 +70,14 @@ Result<Lines> read_lines(const Flags& f) {
     WISP_ASSIGN(auto ids, tokenizer->encode(text, false));
     WISP_ASSIGN(const auto first, text::first_tokens(f.options.model, *tokenizer));
     text::begin_with(first, ids);
-    lines.push_back(std::move(ids));
+    lines.push_back({1, std::move(ids)});
   }
   std::uint64_t left = f.tokens == 0 ? UINT64_MAX : f.tokens;
   for (auto& line : lines) {
-    if (line.size() > left) line.resize(left);
-    left -= line.size();
+    if (line.ids.size() > left) line.ids.resize(left);
+    left -= line.ids.size();
   }
-  std::erase_if(lines, [](const auto& line) { return line.size() < 2; });
+  std::erase_if(lines, [](const auto& line) { return line.ids.size() < 2; });
   if (lines.empty()) return invalid(f.file + ": holds no two tokens in a row");
   return lines;
 }
@@ -118,7 +118,7 @@ int run(Flags& f) {
   const auto score = eval::score(f.options, *lines, progress);
   if (::isatty(STDERR_FILENO) == 1) std::fputs("\r\x1b[K", stderr);
   if (!score.ok()) {
-    std::fprintf(stderr, "wisp eval: %s\n", score.error().text.c_str());
+    std::fprintf(stderr, "wisp eval: %s: %s\n", f.file.c_str(), score.error().text.c_str());
     return 1;
   }
   print(f, *score);
@@ -137,7 +137,7 @@ void add_eval(CLI::App& app, int& exit_code) {
   sub->add_option("--window", f->options.window, "Positions that a token may look back over")
       ->check(CLI::Range(2u, 1u << 20))
       ->capture_default_str();
-  sub->add_option("--tokens", f->tokens, "Score only so many");
+  sub->add_option("--tokens", f->tokens, "Score only so many")->check(CLI::Range(2.0, 1e15));
   sub->add_option("--profile", f->profile, "Numerics")
       ->check(CLI::IsMember({"exact", "fast"}))
       ->capture_default_str();

@@ -1,6 +1,7 @@
 #include "services/eval/file_experts.hpp"
 
 #include <fcntl.h>
+#include <xxhash.h>
 
 #include <cerrno>
 #include <cstring>
@@ -39,10 +40,13 @@ bool FileExperts::visit(std::uint32_t layer, std::span<const ring::TouchMember> 
     const model::LayerExperts& experts = m_->experts[layer];
     const auto read =
         model::read_exactly(files_[layer].get(), experts.extents[set[i].expert].offset, bytes, experts.file);
-    if (read.ok())
-      ready.push_back({i, extent.data()});
-    else
+    if (!read.ok())
       fail(i, read.error().text);
+    else if (XXH3_64bits(bytes.data(), bytes.size()) != experts.extents[set[i].expert].checksum)
+      fail(i, experts.file + ": layer " + std::to_string(layer) + " expert " + std::to_string(set[i].expert) +
+                  " does not match its checksum; check with `wisp verify` and convert the model again");
+    else
+      ready.push_back({i, extent.data()});
     if (ready.size() < kAtOnce && i + 1 < set.size()) continue;
     if (!ready.empty()) use(ready);
     ready.clear();

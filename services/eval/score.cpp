@@ -1,6 +1,7 @@
 #include "services/eval/score.hpp"
 
 #include <fcntl.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -92,22 +93,28 @@ Result<std::vector<Line>> read_dense(const std::string& folder, const model::Man
   if (!fd.valid()) return io_error(path + ": " + std::strerror(errno));
   WISP_TRY(model::read_exactly(fd.get(), m.dense_file_offset,
                                {reinterpret_cast<std::uint8_t*>(dense.data()), m.dense_bytes}, path));
+  const auto* bytes = reinterpret_cast<const std::byte*>(dense.data());
+  for (const auto& [name, t] : m.dense)
+    if (XXH3_64bits(bytes + t.offset, t.bytes) != t.checksum)
+      return corrupt(path + ": tensor " + name +
+                     " does not match its checksum; check with `wisp verify` and convert the model again");
   return dense;
 }
 
-Result<Score> score_in_memory(const ScoreOptions& options,
-                              const std::vector<std::vector<std::uint32_t>>& lines,
+Result<Score> score_in_memory(const ScoreOptions& options, const std::vector<ScoredLine>& lines,
                               const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   WISP_ASSIGN(const model::Manifest m, model::load_manifest(options.model));
-  if (options.window > m.spec.max_positions)
+  if (options.window > m.spec.max_positions && options.window != kDefaultWindow)
     return invalid("--window is " + std::to_string(options.window) + ", but the model has " +
                    std::to_string(m.spec.max_positions) + " positions");
   std::uint64_t total = 0;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    total += lines[i].size();
-    for (const std::uint32_t id : lines[i])
+  std::size_t longest = 2;
+  for (const ScoredLine& line : lines) {
+    total += line.ids.size();
+    longest = std::max(longest, line.ids.size());
+    for (const std::uint32_t id : line.ids)
       if (id >= m.spec.vocab)
-        return invalid("line " + std::to_string(i + 1) + ": id " + std::to_string(id) +
+        return invalid("line " + std::to_string(line.number) + ": id " + std::to_string(id) +
                        " is outside of the vocabulary of " + std::to_string(m.spec.vocab));
   }
   WISP_ASSIGN(const std::vector<Line> dense, read_dense(options.model, m));
@@ -115,18 +122,21 @@ Result<Score> score_in_memory(const ScoreOptions& options,
               Weights::bind(m, reinterpret_cast<const std::byte*>(dense.data()), m.dense_bytes));
   WISP_ASSIGN(FileExperts experts, FileExperts::open(options.model, m));
   ThreadPool pool(options.threads);
-  Engine engine(m, weights, pool, options.window, options.fast, options.kv);
+  // No more positions than there are tokens for.
+  const auto window_size =
+      static_cast<std::uint32_t>(std::min<std::size_t>({options.window, m.spec.max_positions, longest}));
+  Engine engine(m, weights, pool, window_size, options.fast, options.kv);
   std::unique_ptr<Engine> exact;
   if (options.against_exact)
-    exact = std::make_unique<Engine>(m, weights, pool, options.window, false, kernels::KvFormat::kF32);
+    exact = std::make_unique<Engine>(m, weights, pool, window_size, false, kernels::KvFormat::kF32);
 
   Score out;
   std::uint64_t done = 0;
   const std::size_t vocab = m.spec.vocab;
-  for (const auto& line : lines) {
-    for (std::size_t begin = 0; begin < line.size(); begin += options.window) {
+  for (const auto& [number, line] : lines) {
+    for (std::size_t begin = 0; begin < line.size(); begin += window_size) {
       const auto window =
-          std::span(line).subspan(begin).first(std::min<std::size_t>(options.window, line.size() - begin));
+          std::span(line).subspan(begin).first(std::min<std::size_t>(window_size, line.size() - begin));
       // The last token predicts nothing.
       const auto rows = static_cast<std::uint32_t>(window.size() - 1);
       for (std::uint32_t at = 0; at < rows; at += kRows) {
@@ -138,7 +148,12 @@ Result<Score> score_in_memory(const ScoreOptions& options,
         }
         for (std::uint32_t r = 0; r < count; ++r) {
           const auto row = logits.subspan(r * vocab, vocab);
-          out.nats += log_sum(row) - static_cast<double>(row[window[at + r + 1]]);
+          const double nats = log_sum(row) - static_cast<double>(row[window[at + r + 1]]);
+          if (!std::isfinite(nats))
+            return invalid("line " + std::to_string(number) + ": the logits at position " +
+                           std::to_string(begin + at + r) +
+                           " are not all numbers: the model's weights are damaged or too large");
+          out.nats += nats;
           if (exact) compare(reference.subspan(r * vocab, vocab), row, out);
         }
         out.tokens += count;
@@ -152,7 +167,7 @@ Result<Score> score_in_memory(const ScoreOptions& options,
 
 }  // namespace
 
-Result<Score> score(const ScoreOptions& options, const std::vector<std::vector<std::uint32_t>>& lines,
+Result<Score> score(const ScoreOptions& options, const std::vector<ScoredLine>& lines,
                     const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   try {
     return score_in_memory(options, lines, progress);

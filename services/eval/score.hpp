@@ -9,13 +9,22 @@
 
 namespace wisp::eval {
 
+/// What the window is where nobody asks for another: so many positions, or all that the model has.
+inline constexpr std::uint32_t kDefaultWindow = 512;
+
 struct ScoreOptions {
-  std::string model;           ///< a converted folder
-  std::uint32_t window = 512;  ///< positions that a token may look back over: longer lines are cut
+  std::string model;                      ///< a converted folder
+  std::uint32_t window = kDefaultWindow;  ///< positions that a token may look back over: longer lines are cut
   std::uint32_t threads = 1;
   bool fast = false;
   bool against_exact = false;  ///< computes each row in `exact` (KV in f32) too, and compares
   kernels::KvFormat kv = kernels::KvFormat::kF32;
+};
+
+/// Tokens that follow each other, and the line of the file that they stand in (from 1).
+struct ScoredLine {
+  std::size_t number = 1;
+  std::vector<std::uint32_t> ids;
 };
 
 /// What a model makes of given tokens, each predicted from those before it.
@@ -31,7 +40,7 @@ struct Score {
 /// beside no `--ram`. Errors: those of load_manifest; kInvalid (an id
 /// outside the vocabulary, with its line; a window beyond the model's positions), kExhausted.
 /// `progress` is called with tokens done and in all.
-Result<Score> score(const ScoreOptions& options, const std::vector<std::vector<std::uint32_t>>& lines,
+Result<Score> score(const ScoreOptions& options, const std::vector<ScoredLine>& lines,
                     const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
 }  // namespace wisp::eval

@@ -64,7 +64,9 @@ Status LoaderStage::check_plan() const {
   if (spec.expert_count() == 0) return {};
   WISP_TRY(differs("experts per layer", spec.router.experts, dir_->experts));
   WISP_TRY(differs("an expert stride of", spec.expert.stride, dir_->stride));
-  if (dir_->slots < 2) return exhausted("the plan has fewer than 2 expert slots; give more --ram");
+  if (dir_->slots <
+      std::min<std::uint32_t>(2, spec.expert_count()))  // one alone cannot be evicted while leased
+    return exhausted("the plan has fewer than 2 expert slots; give more --ram");
   return {};
 }
 

@@ -201,6 +201,13 @@ def tensor(folder, name):
         return header[name]["shape"], array.array({"I64": "q", "F32": "f"}[header[name]["dtype"]], f.read(end - begin))
 
 
+class Smallest(unittest.TestCase):
+    def test_a_model_of_one_expert_runs(self):
+        folder = temp("one-expert")
+        wisp("synth", "--layers", 1, "--experts", 1, "--top-k", 1, "--hidden", 64, "--width", 32, "--vocab", 64, "--out", folder)
+        self.assertEqual(len(run_json(folder, "--ids", "1,2,3", "-n", 4, "--ignore-eos")["token_ids"]), 4)
+
+
 class Eval(unittest.TestCase):
     def eval(self, folder, *args):
         return json.loads(wisp("eval", folder, *args, "--json").stdout)
@@ -233,6 +240,25 @@ class Eval(unittest.TestCase):
         fast = self.eval(folder, "--file", path, "--ids", "--profile", "fast", "--against", "exact")
         self.assertGreater(fast["mean_divergence"], 0.0)
         self.assertNotEqual(fast["nats_per_token"], whole["nats_per_token"])
+
+    def test_damage_is_seen(self):
+        folder = temp("damaged")
+        shutil.copytree(model("oracle/int4_asymmetric"), folder)
+        path = temp("three")
+        with open(path, "w") as f:
+            f.write("1,2,3\n")
+        for name in ("dense.safetensors", "experts-00001.safetensors"):
+            with open(os.path.join(folder, name), "r+b") as f:
+                size = os.path.getsize(f.name)
+                f.seek(4096 if name.startswith("dense") else 0)
+                bytes_there = f.read()
+                f.seek(size - len(bytes_there))
+                f.write(bytes(b ^ 1 for b in bytes_there) if name.startswith("dense") else
+                        bytes_there[:4096] + bytes(b ^ 1 for b in bytes_there[4096:]))
+            p = wisp("eval", folder, "--file", path, "--ids", check=False)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn("does not match its checksum", p.stderr)
+            shutil.copy(os.path.join(model("oracle/int4_asymmetric"), name), os.path.join(folder, name))
 
     def test_text_through_the_tokenizer(self):
         path = temp("text")

@@ -386,40 +386,5 @@ TEST_F(ConvertTest, KindsOfFolders) {
   expect_error(convert({temp_.path("out"), temp_.path("again"), false, {}}, {}), {"converted already"});
 }
 
-TEST_F(ConvertTest, DestinationIsReplacedOnlyByForceAndOnlyIfItIsAModel) {
-  convert_ok(kPocket, temp_.path("out/").substr(0));
-  expect_error(convert({kPocket, temp_.path("out"), false, {}}, {}), {"exists", "--force"});
-  test::write_file(temp_.path("out/stale"), "x");
-  ASSERT_TRUE(convert({kPocket, temp_.path("out") + "/", true, {}}, {}).ok());
-  EXPECT_FALSE(fs::exists(temp_.path("out/stale")));
-  fs::create_directories(temp_.path("precious"));
-  test::write_file(temp_.path("precious/letter"), "x");
-  expect_error(convert({kPocket, temp_.path("precious"), true, {}}, {}), {"not a WISP model folder"});
-  EXPECT_TRUE(fs::exists(temp_.path("precious/letter")));
-  expect_error(convert({kPocket, temp_.path("no/such/place"), false, {}}, {}), {"no such folder"});
-}
-
-TEST_F(ConvertTest, LeftoversOfADeadRunGoAndALiveRunIsLeftAlone) {
-  fs::create_directories(temp_.path("out.partial-1"));
-  test::write_file(temp_.path("out.partial-1/half"), "x");
-  const int live = ::open(temp_.path("out.partial-1").c_str(), O_RDONLY | O_DIRECTORY);
-  ASSERT_EQ(::flock(live, LOCK_EX), 0);
-  expect_error(convert({kPocket, temp_.path("out"), false, {}}, {}), {"out.partial-1", "another run"});
-  EXPECT_TRUE(fs::exists(temp_.path("out.partial-1/half")));
-  ::close(live);
-  convert_ok(kPocket, temp_.path("out"));
-  EXPECT_FALSE(fs::exists(temp_.path("out.partial-1")));
-}
-
-TEST_F(ConvertTest, FullDiskIsRefusedWithNumbersBeforeAnythingIsWritten) {
-  const auto e = estimate(kPocket);
-  ASSERT_TRUE(e.ok());
-  const auto r = convert({kPocket, temp_.path("out"), false, e->bytes - 1}, {});
-  expect_error(r,
-               {"needs " + std::to_string(e->bytes), std::to_string(e->bytes - 1) + " are free", "1 more"});
-  EXPECT_EQ(r.error().code, ErrorCode::kExhausted);
-  EXPECT_TRUE(fs::is_empty(temp_.path()));
-}
-
 }  // namespace
 }  // namespace wisp::model

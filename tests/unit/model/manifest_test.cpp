@@ -86,6 +86,9 @@ TEST_F(ManifestTest, TextSurvivesTheRoundTrip) {
 TEST_F(ManifestTest, LiesAreRefusedByName) {
   expect_refused("/layout_version", 1, {"layout_version 1", "wisp convert"});
   expect_refused("/model_hash", "0123456789abcdef", {"model_hash"});
+  // A number that would be as good as the right one.
+  expect_refused("/spec/attention/rope/theta", 9e6, {"model_hash does not go with"});
+  expect_refused("/spec/attention/rope/interleaved", true, {"model_hash does not go with"});
   expect_refused("/model_hash", "0x", {"model_hash", "16 hex digits"});
   expect_refused("/profile", "sloppy", {"profile sloppy"});
   expect_refused("/spec/hidden", 0, {"hidden is 0"});

@@ -158,11 +158,13 @@ TEST(StoredForms, DamageIsNamed) {
   };
   EXPECT_NE(copy("fp8", "m.weight", 137, 0x7f).find("m.weight: element 137 is NaN"), std::string::npos);
   EXPECT_NE(copy("fp8", "m.weight", 0, 0xff).find("m.weight: element 0 is NaN"), std::string::npos);
-  EXPECT_NE(copy("fp8_e8m0_scales", "m.weight_scale_inv", 1, 0xff).find("element 1 is NaN"),
+  EXPECT_NE(copy("fp8_e8m0_scales", "m.weight_scale_inv", 1, 0xff).find("element 1 is NaN, infinite"),
             std::string::npos);
   EXPECT_NE(copy("gptq_act_order", "m.g_idx", 0, 99).find("m.g_idx: column"), std::string::npos);
+  EXPECT_NE(copy("fp8_e8m0_scales", "m.weight_scale_inv", 0, 254).find("so large that weights are infinite"),
+            std::string::npos);
   EXPECT_NE(copy("gptq", "m.g_idx", 4, 1).find("desc_act is false"), std::string::npos);
-  EXPECT_NE(copy("awq", "m.scales", 5, 0x7e).find("m.scales: element 2 is NaN"), std::string::npos);
+  EXPECT_NE(copy("awq", "m.scales", 5, 0x7e).find("m.scales: element 2 is NaN, infinite"), std::string::npos);
   EXPECT_EQ(copy("awq", "m.scales", 5, 0x30), "");
 }
 
