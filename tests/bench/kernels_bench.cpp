@@ -50,56 +50,60 @@ void read_roof(benchmark::State& state) {
   report(state, kBytes);
 }
 
-/// Weights [rows, 2048] that fill the buffer; state.range(0) tokens.
-void linear(benchmark::State& state, WeightFormat format) {
+/// Weights [rows, 2048] that fill the buffer, and inputs and outputs of `tokens` rows.
+struct Product {
   WeightView w;
-  w.format = format;
-  w.cols = kCols;
-  if (is_coded(format)) w.group = format == WeightFormat::kMxfp4 || format == WeightFormat::kInt8 ? 32 : 128;
-  w.rows = static_cast<std::uint32_t>(kBytes / codes_bytes(format, kTileRows, kCols)) * kTileRows;
-  w.codes = buffer().data();
-  const std::vector<std::uint8_t> scales(scales_bytes(format, w.rows, w.cols, w.group), 0x3f);
-  w.scales = scales.data();
-  const auto tokens = static_cast<std::uint32_t>(state.range(0));
-  const std::vector<float> x(std::size_t{tokens} * kCols, 0.5f);
-  std::vector<float> y(std::size_t{tokens} * w.rows);
-  for (auto _ : state) {
-    best_kernels().linear(w, x.data(), kCols, tokens, y.data(), w.rows, 0, tiles_of(w.rows));
-    benchmark::DoNotOptimize(y.data());
-    benchmark::ClobberMemory();
+  std::vector<std::uint8_t> scales;
+  std::vector<float> x, y;
+  std::uint32_t tokens;
+
+  Product(WeightFormat format, const benchmark::State& state)
+      : tokens(static_cast<std::uint32_t>(state.range(0))) {
+    w.format = format;
+    w.cols = kCols;
+    if (is_coded(format))
+      w.group = format == WeightFormat::kMxfp4 || format == WeightFormat::kInt8 ? 32 : 128;
+    w.rows = static_cast<std::uint32_t>(kBytes / codes_bytes(format, kTileRows, kCols)) * kTileRows;
+    w.codes = buffer().data();
+    scales.resize(scales_bytes(format, w.rows, w.cols, w.group), 0x3f);
+    w.scales = scales.data();
+    x.resize(std::size_t{tokens} * kCols, 0.5f);
+    y.resize(std::size_t{tokens} * w.rows);
   }
-  report(state, codes_bytes(format, w.rows, w.cols) + scales.size());
-  state.counters["GFLOP/s"] =
-      benchmark::Counter(2e-9 * tokens * w.rows * kCols, benchmark::Counter::kIsIterationInvariantRate);
-  state.SetLabel(std::string(name_of(best_kernels().isa)));
+
+  template <class Multiply>
+  void measure(benchmark::State& state, const Multiply& multiply) {
+    for (auto _ : state) {
+      multiply();
+      benchmark::DoNotOptimize(y.data());
+      benchmark::ClobberMemory();
+    }
+    report(state, codes_bytes(w.format, w.rows, w.cols) + scales.size());
+    state.counters["GFLOP/s"] =
+        benchmark::Counter(2e-9 * tokens * w.rows * kCols, benchmark::Counter::kIsIterationInvariantRate);
+    state.SetLabel(std::string(name_of(best_kernels().isa)));
+  }
+};
+
+/// state.range(0) tokens.
+void linear(benchmark::State& state, WeightFormat format) {
+  Product p(format, state);
+  p.measure(state, [&] {
+    best_kernels().linear(p.w, p.x.data(), kCols, p.tokens, p.y.data(), p.w.rows, 0, tiles_of(p.w.rows));
+  });
 }
 
 /// The same with activations in bytes; quantising them is part of it.
 void linear_int8(benchmark::State& state, WeightFormat format) {
-  WeightView w;
-  w.format = format;
-  w.cols = kCols;
-  w.group = format == WeightFormat::kMxfp4 || format == WeightFormat::kInt8 ? 32 : 128;
-  w.rows = static_cast<std::uint32_t>(kBytes / codes_bytes(format, kTileRows, kCols)) * kTileRows;
-  w.codes = buffer().data();
-  const std::vector<std::uint8_t> scales(scales_bytes(format, w.rows, w.cols, w.group), 0x3f);
-  w.scales = scales.data();
-  const auto tokens = static_cast<std::uint32_t>(state.range(0));
-  const std::vector<float> x(std::size_t{tokens} * kCols, 0.5f);
-  std::vector<float> y(std::size_t{tokens} * w.rows), d(std::size_t{tokens} * kCols / 32);
-  std::vector<std::int8_t> codes(x.size());
+  Product p(format, state);
+  std::vector<float> d(std::size_t{p.tokens} * kCols / 32);
+  std::vector<std::int8_t> codes(p.x.size());
   std::vector<std::int32_t> sums(d.size());
   const Int8Rows rows{kCols / 32, codes.data(), d.data(), sums.data()};
-  for (auto _ : state) {
-    best_kernels().quantise(format, x.data(), kCols, tokens, kCols, rows);
-    best_kernels().linear_int8(w, rows, tokens, y.data(), w.rows, 0, tiles_of(w.rows));
-    benchmark::DoNotOptimize(y.data());
-    benchmark::ClobberMemory();
-  }
-  report(state, codes_bytes(format, w.rows, w.cols) + scales.size());
-  state.counters["GFLOP/s"] =
-      benchmark::Counter(2e-9 * tokens * w.rows * kCols, benchmark::Counter::kIsIterationInvariantRate);
-  state.SetLabel(std::string(name_of(best_kernels().isa)));
+  p.measure(state, [&] {
+    best_kernels().quantise(format, p.x.data(), kCols, p.tokens, kCols, rows);
+    best_kernels().linear_int8(p.w, rows, p.tokens, p.y.data(), p.w.rows, 0, tiles_of(p.w.rows));
+  });
 }
 
 }  // namespace

@@ -64,20 +64,15 @@ FIRST_MARK = {
 }
 
 
+def added_tokens(added):
+    """The entries of a tokenizer.json for (id, content, special)."""
+    return [dict(id=i, content=c, single_word=False, lstrip=False, rstrip=False, normalized=False, special=s)
+            for i, c, s in added]
+
+
 def marked_file(vocab, merges, added, marks):
     """A tokenizer.json with byte fallback and space marks, as Llama's and Mixtral's."""
-    tokens = [
-        {
-            "id": i,
-            "content": c,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": s,
-        }
-        for i, c, s in added
-    ]
+    tokens = added_tokens(added)
     return {
         "version": "1.0",
         "truncation": None,

@@ -82,18 +82,7 @@ def byte_level_file(ranks, pre_tokenizer, added, normalizer=None, every_split=Fa
             merges += [[spell(a), spell(b)] for a, b in sorted(splits, key=lambda s: (ranks[s[0]], ranks[s[1]]))]
         elif (parts := last_merge(ranks, token)) is not None:
             merges.append([spell(parts[0]), spell(parts[1])])
-    tokens = [
-        {
-            "id": i,
-            "content": c,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": s,
-        }
-        for i, c, s in added
-    ]
+    tokens = patterns.added_tokens(added)
     return {
         "version": "1.0",
         "truncation": None,

@@ -49,15 +49,6 @@ TEST(Head, IsWhatIsStored) {
   EXPECT_NE(own[0], shared[0]);
 }
 
-/// An oracle's checkpoint without its answers.
-std::string checkpoint(const test::TempFolder& temp, const std::string& name) {
-  const std::string copy = temp.path(name);
-  fs::create_directory(copy);
-  for (const auto& f : fs::directory_iterator(std::string(WISP_TEST_DATA) + "/oracle/" + name))
-    if (!f.path().filename().string().starts_with("expected")) fs::copy(f.path(), copy);
-  return copy;
-}
-
 /// No tensor of a family's may be missing, be it a bias, a sink, a scale or an expert: nothing is put in its
 /// place.
 TEST(Parts, NoneMayBeMissing) {
@@ -68,7 +59,7 @@ TEST(Parts, NoneMayBeMissing) {
         "mixtral_published", "mixtral_gptq_act_order", "mixtral_awq", "olmoe_clip", "qwen2_moe_published",
         "tied_bias_f32", "fp8_bf16_scales", "int4_asymmetric"}) {
     test::TempFolder temp;
-    const std::string source = checkpoint(temp, name);
+    const std::string source = test::oracle_checkpoint(temp, name);
     ASSERT_TRUE(estimate(source).ok()) << name;
     const auto all = test::read_tensors(source + "/model.safetensors");
     const Json config = Json::parse(test::read_file(source + "/config.json"));
@@ -99,7 +90,7 @@ TEST(PredictionLayer, IsLeftOutAndCountedNowhere) {
   for (const std::string name : {"deepseek_v3_published", "glm4_moe_lite_published", "glm4_moe_published"}) {
     SCOPED_TRACE(name);
     test::TempFolder temp;
-    const std::string source = checkpoint(temp, name);
+    const std::string source = test::oracle_checkpoint(temp, name);
     Json config = Json::parse(test::read_file(source + "/config.json"));
     const auto layers = config["num_hidden_layers"].get<std::uint32_t>();
     ASSERT_EQ(config["num_nextn_predict_layers"], 1);

@@ -76,19 +76,9 @@ TEST(Quantize, ZerosAndTinyWeights) {
   EXPECT_TRUE(std::isfinite(error));
 }
 
-/// The answers' files lie beside an oracle's checkpoint and are no part of it.
-std::string checkpoint(const test::TempFolder& temp, const std::string& name) {
-  const std::string copy = temp.path(name);
-  std::filesystem::create_directory(copy);
-  for (const auto& f : std::filesystem::directory_iterator(std::string(WISP_TEST_DATA) + "/oracle/" + name))
-    if (!f.path().filename().string().starts_with("expected"))
-      std::filesystem::copy(f.path(), copy + "/" + f.path().filename().string());
-  return copy;
-}
-
 TEST(Quantize, PlainExpertsBecomeInt4AndSayWhatItCost) {
   test::TempFolder temp;
-  const std::string source = checkpoint(temp, "untied_bf16");
+  const std::string source = test::oracle_checkpoint(temp, "untied_bf16");
   const auto estimated = estimate(source, {kernels::WeightFormat::kInt4, {}});
   ASSERT_TRUE(estimated.ok()) << estimated.error().text;
   const auto report = convert({source, temp.path("out"), false, {}, {kernels::WeightFormat::kInt4, {}}}, {});
@@ -103,9 +93,12 @@ TEST(Quantize, PlainExpertsBecomeInt4AndSayWhatItCost) {
 
 TEST(Quantize, CodedExpertsAreRefused) {
   test::TempFolder temp;
-  const auto refused = convert(
-      {checkpoint(temp, "gpt_oss_mxfp4"), temp.path("out"), false, {}, {kernels::WeightFormat::kInt4, {}}},
-      {});
+  const auto refused = convert({test::oracle_checkpoint(temp, "gpt_oss_mxfp4"),
+                                temp.path("out"),
+                                false,
+                                {},
+                                {kernels::WeightFormat::kInt4, {}}},
+                               {});
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(refused.error().text.find("--experts int4 is for wider ones"), std::string::npos)
       << refused.error().text;

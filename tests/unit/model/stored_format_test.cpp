@@ -224,22 +224,12 @@ TEST(Rounding, BytesAreWithinHalfAStep) {
   EXPECT_LT(cost.share(), 0.01);
 }
 
-/// An oracle's checkpoint without its answers.
-std::string checkpoint(const test::TempFolder& temp, const std::string& name) {
-  const std::string copy = temp.path(name);
-  fs::create_directory(copy);
-  for (const auto& f : fs::directory_iterator(std::string(WISP_TEST_DATA) + "/oracle/" + name))
-    if (!f.path().filename().string().starts_with("expected"))
-      fs::copy(f.path(), copy + "/" + f.path().filename().string());
-  return copy;
-}
-
 TEST(Targets, EveryFormBecomesEveryOther) {
   test::TempFolder temp;
   std::size_t made = 0;
   for (const std::string name :
        {"untied_bf16", "deepseek_v3_fp8", "deepseek_v32_fp8", "mixtral_gptq_act_order"}) {
-    const std::string source = checkpoint(temp, name);
+    const std::string source = test::oracle_checkpoint(temp, name);
     for (const auto experts : {WeightFormat::kBf16, WeightFormat::kInt8, WeightFormat::kInt4}) {
       if (experts == WeightFormat::kInt4 && name == "mixtral_gptq_act_order") continue;
       for (const auto dense : {WeightFormat::kBf16, WeightFormat::kInt8}) {

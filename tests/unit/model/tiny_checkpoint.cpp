@@ -23,6 +23,15 @@ TempFolder::~TempFolder() {
   std::filesystem::remove_all(root_, ec);
 }
 
+std::string oracle_checkpoint(const TempFolder& temp, const std::string& name) {
+  const std::string copy = temp.path(name);
+  std::filesystem::create_directory(copy);
+  for (const auto& f : std::filesystem::directory_iterator(std::string(WISP_TEST_DATA) + "/oracle/" + name))
+    if (!f.path().filename().string().starts_with("expected"))
+      std::filesystem::copy(f.path(), copy + "/" + f.path().filename().string());
+  return copy;
+}
+
 void write_file(const std::string& path, std::string_view text) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(text.data(), static_cast<std::streamsize>(text.size()));

@@ -22,6 +22,9 @@ class TempFolder {
   std::string root_;
 };
 
+/// A copy of an oracle's checkpoint (tests/data/oracle) without the answers that lie beside it; its path.
+std::string oracle_checkpoint(const TempFolder& temp, const std::string& name);
+
 struct TinyTensor {
   std::string dtype;
   std::vector<std::uint64_t> shape;
