@@ -247,6 +247,9 @@ class Fitter {
         if (*target == WeightFormat::kInt4 && kernels::columns_per_dword(m->native()) == 8)
           return invalid(c_.folder() + ": its experts are " + std::string(kernels::name_of(m->native())) +
                          " already; --experts int4 is for wider ones");
+      if (kernels::columns_per_dword(gate.native()) == 8)
+        plan_.notes.push_back("the experts are stored in four bits: as " + std::string(name_of(*target)) +
+                              " they take more room and are no better");
       const std::uint32_t group = kernels::is_coded(*target) ? kRoundedGroup : 0;
       if (*target != form.gate_up) form.gate_up_group = group;
       if (*target != form.down) form.down_group = group;

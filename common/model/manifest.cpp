@@ -264,7 +264,14 @@ Result<Manifest> parse_manifest(std::string_view text) {
 Result<Manifest> load_manifest(const std::string& folder) {
   const std::string path = folder + "/" + std::string(kFile);
   auto text = read_text_file(path);
-  if (!text.ok()) return std::move(text).error();
+  if (!text.ok()) {
+    struct stat st {};
+    if (text.error().code == ErrorCode::kNotFound && ::stat((folder + "/config.json").c_str(), &st) == 0)
+      return not_found(folder +
+                       ": is a checkpoint that is not converted yet; convert it once: wisp convert " +
+                       folder + " DST");
+    return std::move(text).error();
+  }
   auto parsed = parse_manifest(*text);
   if (!parsed.ok()) return std::move(parsed).error().within(folder);
   const Manifest& m = *parsed;

@@ -67,7 +67,7 @@ Result<Lines> read_lines(const Flags& f) {
   } else {
     WISP_ASSIGN(const auto tokenizer, text::load_tokenizer(f.options.model));
     if (!tokenizer) return invalid(f.options.model + ": has no tokenizer; give lines of ids and --ids");
-    WISP_ASSIGN(auto ids, tokenizer->encode(text, false));
+    WISP_ASSIGN(auto ids, tokenizer->encode(text, true));
     WISP_ASSIGN(const auto first, text::first_tokens(f.options.model, *tokenizer));
     text::begin_with(first, ids);
     lines.push_back({1, std::move(ids)});
@@ -132,12 +132,15 @@ void add_eval(CLI::App& app, int& exit_code) {
   const auto f = std::make_shared<Flags>();
   f->options.threads = std::max(1u, std::thread::hardware_concurrency());
   sub->add_option("MODEL", f->options.model, "The model folder")->required();
-  sub->add_option("--file", f->file, "What is scored: text, or ids with --ids")->required();
+  sub->add_option("--file", f->file,
+                  "What is scored: text, read as a completion's prompt is, or ids with --ids")
+      ->required();
   sub->add_flag("--ids", f->ids, "The file holds token ids; each line is scored for itself");
-  sub->add_option("--window", f->options.window, "Positions that a token may look back over")
+  sub->add_option("--window", f->options.window,
+                  "Text is cut into blocks of so many tokens, each scored from its second one on")
       ->check(CLI::Range(2u, 1u << 20))
       ->capture_default_str();
-  sub->add_option("--tokens", f->tokens, "Score only so many")->check(CLI::Range(2.0, 1e15));
+  sub->add_option("--tokens", f->tokens, "Take only the first so many tokens")->check(CLI::Range(2.0, 1e15));
   sub->add_option("--profile", f->profile, "Numerics")
       ->check(CLI::IsMember({"exact", "fast"}))
       ->capture_default_str();

@@ -14,7 +14,7 @@ inline constexpr std::uint32_t kDefaultWindow = 512;
 
 struct ScoreOptions {
   std::string model;                      ///< a converted folder
-  std::uint32_t window = kDefaultWindow;  ///< positions that a token may look back over: longer lines are cut
+  std::uint32_t window = kDefaultWindow;  ///< longer lines are cut into blocks of so many, each for itself
   std::uint32_t threads = 1;
   bool fast = false;
   bool against_exact = false;  ///< computes each row in `exact` (KV in f32) too, and compares
