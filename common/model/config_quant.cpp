@@ -84,7 +84,8 @@ Status read_groups(const Fields& q, QuantConfig& quant) {
 Status read_gptq(const Fields& q, QuantConfig& quant) {
   WISP_TRY(read_groups(q, quant));
   WISP_ASSIGN(quant.act_order, q.boolean_or("desc_act", false));
-  WISP_ASSIGN(const std::string format, q.text_or("checkpoint_format", "gptq"));
+  WISP_ASSIGN(const std::string older, q.text_or("format", "gptq"));
+  WISP_ASSIGN(const std::string format, q.text_or("checkpoint_format", older));
   if (format != "gptq" && format != "gptq_v2")
     return unsupported(q.where() + ": checkpoint_format " + printable(format) +
                        " is not supported; supported: gptq, gptq_v2");

@@ -337,5 +337,36 @@ TEST(Family, NamesMatchWholeAndGiveTheirNumbers) {
   EXPECT_EQ(split_name("a.weight_packed").module, "a");
 }
 
+TEST(Quant, EveryMethodAndItsSettings) {
+  const auto read = [](const char* config) {
+    return read_quant(Fields(Json{{"quantization_config", Json::parse(config)}}, "config.json"));
+  };
+  const auto gptq = read(R"({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": true})");
+  ASSERT_TRUE(gptq.ok()) << gptq.error().text;
+  EXPECT_EQ(gptq->method, QuantMethod::kGptq);
+  EXPECT_EQ(gptq->group, 128u);
+  EXPECT_TRUE(gptq->act_order);
+  EXPECT_EQ(gptq->zero_offset, 1u);
+  EXPECT_EQ(read(R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"})")
+                ->zero_offset,
+            0u);
+  EXPECT_EQ(
+      read(R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "format": "gptq_v2"})")->zero_offset, 0u);
+  EXPECT_EQ(read(R"({"quant_method": "awq", "w_bit": 4, "q_group_size": 64, "version": "GEMM"})")->group,
+            64u);
+  EXPECT_EQ(read(R"({"quant_method": "awq", "bits": 4, "group_size": -1})")->group, 0u);
+  EXPECT_EQ(read(R"({"quant_method": "fp8", "weight_block_size": [128, 128]})")->method, QuantMethod::kFp8);
+  for (const char* refused :
+       {R"({"quant_method": "gptq", "bits": 8, "group_size": 128})",
+        R"({"quant_method": "gptq", "bits": 4, "group_size": 48})",
+        R"({"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "marlin"})",
+        R"({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemv"})",
+        R"({"quant_method": "fp8", "fmt": "e5m2", "weight_block_size": [128, 128]})",
+        R"({"quant_method": "fp8", "weight_block_size": [64, 64]})", R"({"quant_method": "fp8"})"}) {
+    const auto r = read(refused);
+    EXPECT_FALSE(r.ok()) << refused;
+  }
+}
+
 }  // namespace
 }  // namespace wisp::model
