@@ -1,6 +1,7 @@
 #include <fcntl.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 
 #include "services/cli/commands.hpp"
 #include "services/cli/convert.hpp"
@@ -14,6 +15,8 @@ int main(int argc, char** argv) {
   // A closed standard descriptor would be given to the next pipe, and read as if it were stdin.
   for (int fd = 0; fd < 3; ++fd)
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) return 1;
+  // A file beyond RLIMIT_FSIZE is then an error of write, with a name, and no death without a word.
+  std::signal(SIGXFSZ, SIG_IGN);
   CLI::App app{
       "WISP runs Mixture-of-Experts models that are larger than memory by streaming experts from the drive.",
       "wisp"};

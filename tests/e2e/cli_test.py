@@ -201,6 +201,17 @@ def tensor(folder, name):
         return header[name]["shape"], array.array({"I64": "q", "F32": "f"}[header[name]["dtype"]], f.read(end - begin))
 
 
+class Convert(unittest.TestCase):
+    def test_a_limit_on_files_is_an_error_by_name(self):
+        dst = temp("limited")
+        p = subprocess.run([program("wisp"), "convert", os.path.join(DATA, "pocket-dictionary"), dst], capture_output=True,
+                           text=True, timeout=WATCHDOG,
+                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+        self.assertEqual(p.returncode, 1)
+        self.assertRegex(p.stderr, r"dense.safetensors: write: File too large")
+        self.assertEqual([n for n in os.listdir(os.path.dirname(dst)) if n.startswith("limited")], [])
+
+
 class Smallest(unittest.TestCase):
     def test_a_model_of_one_expert_runs(self):
         folder = temp("one-expert")
