@@ -62,7 +62,7 @@ std::uint64_t attention_row(const model::AttentionSpec& a) {
 std::uint64_t attention_thread(const RunPlan& p, const model::AttentionSpec& a) {
   const std::uint64_t scores = p.ctx + std::uint64_t{16};
   if (!a.is_latent()) return scores;
-  const std::uint64_t choice = a.indexer.heads != 0 ? 3 * scores : 0;
+  const std::uint64_t choice = a.indexer.heads != 0 ? 4 * scores : 0;
   return choice + scores * ((a.heads + std::uint64_t{3}) / 4) +
          std::uint64_t{kernels::kBlockColumns + 2} * a.kv_width();
 }

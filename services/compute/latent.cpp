@@ -92,6 +92,7 @@ float Forward::latent_scale() const {
 std::span<const std::uint32_t> Forward::unseen_by(std::size_t r, std::uint32_t count) const {
   thread_local std::vector<std::uint32_t> unseen;
   unseen.clear();
+  unseen.reserve(count);
   if (spec_.attention.indexer.heads != 0 && count > spec_.attention.indexer.top_k)
     for (std::uint32_t p = 0; p < count; ++p)
       if (!sees(r, p)) unseen.push_back(p);

@@ -6,7 +6,7 @@
 Sections: `encode` (name -> overrides of the bundled tokenizer.json, so that each pattern and option is tried,
 and rows of text, ids with specials as ids, ids with specials as text where they differ), `decode` (ids ->
 text, with and without specials), `utf8` (pieces of bytes -> pieces of text by Python's incremental decoder),
-`chats` (template and messages -> rendered text).
+`chats` (template and messages -> rendered text; chat_vectors.py).
 """
 
 import codecs
@@ -16,7 +16,8 @@ import random
 import unicodedata
 
 from tokenizers import Tokenizer
-from transformers.utils.chat_template_utils import render_jinja_template
+
+from chat_vectors import chats
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 POCKET = ROOT / "tests/data/pocket-dictionary"
@@ -276,148 +277,13 @@ def utf8_section():
     return rows
 
 
-HERMES = """
-{%- if tools %}
-    {{- '<|im_start|>system\\n' }}
-    {%- if messages[0].role == 'system' %}
-        {{- messages[0].content + '\\n\\n' }}
-    {%- endif %}
-    {{- "# Tools\\n\\n<tools>" }}
-    {%- for tool in tools %}
-        {{- "\\n" }}
-        {{- tool | tojson }}
-    {%- endfor %}
-    {{- "\\n</tools><|im_end|>\\n" }}
-{%- endif %}
-{%- set ns = namespace(last=messages|length - 1) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages|length - 1) - loop.index0 %}
-    {%- if message.role == "user" and not message.content.startswith('<tool_response>') %}
-        {%- set ns.last = index %}
-        {%- break %}
-    {%- endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {%- if message.content is string %}
-        {%- set content = message.content %}
-    {%- else %}
-        {%- set content = '' %}
-    {%- endif %}
-    {%- if message.role == "system" and tools %}
-        {%- continue %}
-    {%- endif %}
-    {%- if message.role == "assistant" %}
-        {%- set reasoning = '' %}
-        {%- if '</think>' in content %}
-            {%- set reasoning = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
-            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
-        {%- endif %}
-        {{- '<|im_start|>' + message.role + '\\n' }}
-        {%- if loop.index0 > ns.last %}
-            {{- '<think>\\n' + reasoning.strip('\\n') + '\\n</think>\\n\\n' }}
-        {%- endif %}
-        {{- content }}
-        {%- for call in message.tool_calls or [] %}
-            {%- set call = call.function if call.function else call %}
-            {{- '\\n<tool_call>\\n{"name": "' + call.name + '", "arguments": ' }}
-            {{- call.arguments if call.arguments is string else call.arguments | tojson }}
-            {{- '}\\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\\n' }}
-    {%- elif message.role == "tool" %}
-        {{- '<|im_start|>user\\n<tool_response>\\n' + content + '\\n</tool_response><|im_end|>\\n' }}
-    {%- else %}
-        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
-{%- endif %}
-"""
-
-BLOCKS = """{{ bos_token }}{% for message in messages %}
-    {% if loop.index0 > 3 %}
-        {% break %}
-    {% endif %}
-{% if message['role'] == 'assistant' %}{% generation %}
-[{{ message['content'] | trim }}]{{ eos_token }}
-{% endgeneration %}{% else %}
-  {{ message['role'] | title }}: {{ message['content'] }}
-    {% endif %}
-{% endfor %}
-{{ tools | tojson(indent=2) if tools else 'no tools' }} {{ documents is none }} {{ unknown is defined }}
-{{ {'b': 1.5, 'a': [true, none, "<&'\u00e9\u4e2d\\u2028>"]} | tojson }}
-"""
-
-
-def chats():
-    config = json.loads((POCKET / "tokenizer_config.json").read_text())
-    talk = [
-        {"role": "system", "content": "Be  brief.\n"},
-        {"role": "user", "content": "  Hi \u00e9\u4e2d\U0001f600 <b>&amp;'\"\\ "},
-        {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHello!\n"},
-        {"role": "user", "content": "Weather?"},
-    ]
-    tools = [
-        {
-            "type": "function",
-            "function": {
-                "name": "weather",
-                "description": 'The weather\'s state \u2014 "now"',
-                "parameters": {
-                    "type": "object",
-                    "required": ["city"],
-                    "properties": {"city": {"type": "string", "max": 1.0}},
-                },
-            },
-        }
-    ]
-    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "K\u00f6ln", "a": 1}}}
-    with_tools = talk + [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "content": "12 degrees"},
-    ]
-    tokens = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
-    cases = [
-        ("pocket", config["chat_template"], talk, None, {}, True),
-        ("pocket", config["chat_template"], talk[:2], None, {}, False),
-        ("hermes", HERMES, talk, None, {}, True),
-        ("hermes", HERMES, talk, None, {"enable_thinking": False}, True),
-        ("hermes", HERMES, with_tools, tools, {}, True),
-        ("blocks", BLOCKS, talk, None, {}, False),
-        ("blocks", BLOCKS, talk + talk, tools, {}, True),
-    ]
-    for name, template, messages, used, kwargs, prompt in cases:
-        rendered, _ = render_jinja_template(
-            conversations=[messages],
-            tools=used,
-            chat_template=template,
-            add_generation_prompt=prompt,
-            **tokens,
-            **kwargs,
-        )
-        yield {
-            "name": name,
-            "template": template,
-            "messages": messages,
-            "tools": used,
-            "kwargs": kwargs,
-            "special_tokens": tokens,
-            "add_generation_prompt": prompt,
-            "text": rendered[0],
-        }
-
-
 def main():
     base = json.loads((POCKET / "tokenizer.json").read_text())
     data = {
         "encode": encode_section(base),
         "decode": decode_section(base),
         "utf8": utf8_section(),
-        "chats": list(chats()),
+        "chats": list(chats(POCKET)),
     }
     # One row a line: small, and a change shows as the rows it touches.
     text = json.dumps(data, separators=(",", ":"))

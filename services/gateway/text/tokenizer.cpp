@@ -195,6 +195,10 @@ std::optional<std::uint32_t> Tokenizer::id_of(std::string_view added) const {
   return it->second;
 }
 
+const std::vector<std::uint32_t>& Tokenizer::post_processor_first() const {
+  return model_->first;
+}
+
 const std::vector<AddedToken>& Tokenizer::added_tokens() const {
   return model_->added;
 }

@@ -72,6 +72,9 @@ class Tokenizer {
   /// The id of an added token by its exact text.
   std::optional<std::uint32_t> id_of(std::string_view added) const;
 
+  /// What the post-processor of tokenizer.json writes before a text.
+  const std::vector<std::uint32_t>& post_processor_first() const;
+
   /// Every added token, in the file's order.
   const std::vector<AddedToken>& added_tokens() const;
 

@@ -118,14 +118,7 @@ Status read_vocab(const Json& vocab, const ByteAlphabet& alphabet, bool has_unkn
   return {};
 }
 
-}  // namespace
-
-Status read_tokenizer_json(std::string_view json, TokenizerModel& model) {
-  if (json.size() > Tokenizer::kMaxJsonBytes) {
-    return invalid("larger than " + std::to_string(Tokenizer::kMaxJsonBytes >> 20) + " MiB");
-  }
-  const Json root = Json::parse(json, nullptr, false);
-  if (root.is_discarded() || !root.is_object()) return invalid("not a JSON object; is the file complete?");
+Status read_model(const Json& root, TokenizerModel& model) {
   const Json* bpe = member(root, "model");
   if (bpe == nullptr || !bpe->is_object()) return invalid("model: missing");
   WISP_TRY(check_model_options(*bpe));
@@ -166,6 +159,39 @@ Status read_tokenizer_json(std::string_view json, TokenizerModel& model) {
     if (!model.ignore_merges) model.bpe.encode(bytes, scratch, ids);
     if (model.ignore_merges || ids == std::vector{id}) model.whole.add(bytes, id);
   }
+  return {};
+}
+
+/// The tokens that a template of the post-processor has before its text.
+void read_post_processor(const Json& root, TokenizerModel& model) {
+  const Json* processor = member(root, "post_processor");
+  if (processor == nullptr || !processor->is_object()) return;
+  const auto kind = [](const Json& step) { return step.is_object() ? step.value("type", Json()) : Json(); };
+  const Json steps =
+      kind(*processor) == "Sequence" ? processor->value("processors", Json()) : Json::array({*processor});
+  for (const Json& step : steps) {
+    if (kind(step) != "TemplateProcessing") continue;
+    for (const Json& piece : step.value("single", Json())) {
+      const Json* token = piece.is_object() ? member(piece, "SpecialToken") : nullptr;
+      const Json* name = token != nullptr && token->is_object() ? member(*token, "id") : nullptr;
+      if (token == nullptr || !token->is_object()) return;  // the text itself
+      if (name == nullptr || !name->is_string()) continue;
+      const auto known = model.added_ids.find(name->get_ref<const std::string&>());
+      if (known != model.added_ids.end()) model.first.push_back(known->second);
+    }
+  }
+}
+
+}  // namespace
+
+Status read_tokenizer_json(std::string_view json, TokenizerModel& model) {
+  if (json.size() > Tokenizer::kMaxJsonBytes) {
+    return invalid("larger than " + std::to_string(Tokenizer::kMaxJsonBytes >> 20) + " MiB");
+  }
+  const Json root = Json::parse(json, nullptr, false);
+  if (root.is_discarded() || !root.is_object()) return invalid("not a JSON object; is the file complete?");
+  WISP_TRY(read_model(root, model));
+  read_post_processor(root, model);
   return {};
 }
 

@@ -46,6 +46,7 @@ struct TokenizerModel {
   bool strip_space = false;  // decode() drops one space at the beginning
   bool cut_long = false;     // Kimi's cuts of long texts come first
   Bpe bpe;
+  std::vector<std::uint32_t> first;  ///< what the post-processor writes before a text
   bool nfc = false;
   bool ignore_merges = false;
 

@@ -7,6 +7,7 @@
 #include "model/encode.hpp"
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
+#include "oracle_checks.hpp"
 #include "wisp/kernels/number.hpp"
 
 namespace wisp::compute {
@@ -34,33 +35,14 @@ TEST_P(Oracle, LogitsAtEveryPosition) {
   Engine engine(*m, kernels::best_kernels(), 1, 128, 128);
   for (std::uint32_t p = 0; p < ids.size(); ++p) {
     const std::vector<float> got = engine.rows(ids, p, 1);
-    const float* want = expected.data() + p * vocab;
-    float largest = 0.0f, difference = 0.0f;
-    for (std::size_t v = 0; v < vocab; ++v) {
-      largest = std::max(largest, std::abs(want[v]));
-      difference = std::max(difference, std::abs(got[v] - want[v]));
-    }
-    ASSERT_LE(difference, 1e-4f * largest) << "position " << p;
+    ASSERT_LE(testing::share_off(got, expected.data() + p * vocab), 1e-4f) << "position " << p;
   }
 }
 
 /// Chunks of any length, threads, the order of arrival and the instruction set leave every bit as it is.
 TEST_P(Oracle, SameBitsInAnyChunks) {
-  const std::string folder = kData + "/oracle/" + GetParam();
-  const std::vector<std::uint32_t> ids = ids_of(folder);
-  const auto n = static_cast<std::uint32_t>(ids.size());
-  auto m = LoadedModel::convert(folder);
-  Engine plain(*m, kernels::ref_kernels(), 1, 1, 128);
-  std::vector<std::vector<float>> want;
-  for (std::uint32_t p = 0; p < n; ++p) want.push_back(plain.rows(ids, p, 1));
-  for (const std::uint32_t chunk : {7u, 64u, n}) {
-    Engine engine(*m, kernels::best_kernels(), 2, 128, 128, chunk == 7);
-    for (std::uint32_t p = 0; p < n; p += chunk) {
-      const std::uint32_t count = std::min(chunk, n - p);
-      ASSERT_EQ(engine.rows(ids, p, count), want[p + count - 1])
-          << "chunks of " << chunk << ", position " << p;
-    }
-  }
+  auto m = LoadedModel::convert(kData + "/oracle/" + GetParam());
+  testing::expect_same_bits_in_chunks(*m, ids_of(kData + "/oracle/" + GetParam()));
 }
 
 /// A case's model and how far its logits lie from the expected ones.
@@ -81,15 +63,12 @@ Distance distance_of(const std::string& folder, LoadedModel& m) {
     const std::vector<float> got = engine.rows(ids, p, 1);
     const std::vector<float> want(expected.begin() + static_cast<std::ptrdiff_t>(p * vocab),
                                   expected.begin() + static_cast<std::ptrdiff_t>((p + 1) * vocab));
-    float largest = 0.0f, difference = 0.0f;
     for (std::size_t v = 0; v < vocab; ++v) {
-      const float d = std::abs(got[v] - want[v]);
-      largest = std::max(largest, std::abs(want[v]));
-      difference = std::max(difference, d);
-      off += static_cast<double>(d) * static_cast<double>(d);
+      const auto d = static_cast<double>(got[v] - want[v]);
+      off += d * d;
       all += static_cast<double>(want[v]) * static_cast<double>(want[v]);
     }
-    out.largest = std::max(out.largest, difference / largest);
+    out.largest = std::max(out.largest, testing::share_off(got, want.data()));
     out.agree += argmax(got) == argmax(want) ? 1.0 / static_cast<double>(ids.size()) : 0.0;
   }
   out.share = std::sqrt(off / all);

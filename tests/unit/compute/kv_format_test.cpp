@@ -6,6 +6,7 @@
 
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
+#include "oracle_checks.hpp"
 
 /// KV rows in bf16: attention reads them rounded, those of its own chunk included.
 namespace wisp::compute {
@@ -34,13 +35,7 @@ TEST_P(KvInBf16, LogitsStayNearTheOracles) {
   std::vector<float> off;
   for (std::uint32_t p = 0; p < ids.size(); ++p) {
     const std::vector<float> got = engine.rows(ids, p, 1);
-    const float* want = expected.data() + p * vocab;
-    float largest = 0.0f, difference = 0.0f;
-    for (std::size_t v = 0; v < vocab; ++v) {
-      largest = std::max(largest, std::abs(want[v]));
-      difference = std::max(difference, std::abs(got[v] - want[v]));
-    }
-    off.push_back(difference / largest);
+    off.push_back(testing::share_off(got, expected.data() + p * vocab));
   }
   std::sort(off.begin(), off.end());
   const float median = off[off.size() / 2];
@@ -51,23 +46,8 @@ TEST_P(KvInBf16, LogitsStayNearTheOracles) {
 }
 
 TEST_P(KvInBf16, SameBitsInAnyChunks) {
-  const std::string folder = kData + "/oracle/" + GetParam();
-  const std::vector<std::uint32_t> ids = ids_of(folder);
-  const auto n = static_cast<std::uint32_t>(ids.size());
-  auto m = LoadedModel::convert(folder);
-  Engine plain(*m, kernels::ref_kernels(), 1, 1, 128, false, KvFormat::kBf16);
-  std::vector<std::vector<float>> want;
-  for (std::uint32_t p = 0; p < n; ++p) want.push_back(plain.rows(ids, p, 1));
-  for (const std::uint32_t chunk : {1u, 7u, 64u, n}) {
-    Engine engine(*m, kernels::best_kernels(), 2, 128, 128, chunk == 7, KvFormat::kBf16);
-    for (std::uint32_t p = 0; p < n; p += chunk) {
-      const std::uint32_t count = std::min(chunk, n - p);
-      ASSERT_EQ(engine.rows(ids, p, count), want[p + count - 1])
-          << "chunks of " << chunk << ", position " << p;
-    }
-    ASSERT_TRUE(std::equal(engine.kv().begin(), engine.kv().end(), plain.kv().begin(), plain.kv().end()))
-        << "chunks of " << chunk << ": KV";
-  }
+  auto m = LoadedModel::convert(kData + "/oracle/" + GetParam());
+  testing::expect_same_bits_in_chunks(*m, ids_of(kData + "/oracle/" + GetParam()), KvFormat::kBf16);
 }
 
 /// The nearest number of eight significant bits, ties to even, by arithmetic in double. For numbers far from

@@ -9,6 +9,7 @@
 
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
+#include "oracle_checks.hpp"
 
 /// Latent attention in its naive form: the oracle of the absorbed one, and an option whose rows keep their
 /// bits.
@@ -35,19 +36,6 @@ std::vector<std::uint32_t> some_ids(std::uint32_t n, std::uint32_t vocab) {
   return ids;
 }
 
-float largest_of(const float* x, std::size_t n) {
-  float largest = 0.0f;
-  for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::abs(x[i]));
-  return largest;
-}
-
-/// Largest difference, relative to the largest of `want`.
-float difference(const std::vector<float>& got, const float* want) {
-  float d = 0.0f;
-  for (std::size_t i = 0; i < got.size(); ++i) d = std::max(d, std::abs(got[i] - want[i]));
-  return d / largest_of(want, got.size());
-}
-
 class Naive : public ::testing::TestWithParam<std::string> {
  protected:
   std::string folder() const { return kData + "/oracle/" + GetParam(); }
@@ -61,8 +49,9 @@ TEST_P(Naive, GivesTheOraclesLogits) {
   Engine engine(*m, kernels::best_kernels(), 1, 128, 128);
   engine.naive_until(128);
   for (std::uint32_t p = 0; p < ids.size(); ++p)
-    ASSERT_LE(difference(engine.rows(ids, p, 1), expected.data() + std::size_t{p} * m->manifest.spec.vocab),
-              1e-4f)
+    ASSERT_LE(
+        testing::share_off(engine.rows(ids, p, 1), expected.data() + std::size_t{p} * m->manifest.spec.vocab),
+        1e-4f)
         << "position " << p;
 }
 
@@ -74,7 +63,7 @@ TEST_P(Naive, EqualsAbsorbed) {
     const std::vector<float> absorbed = Engine(*m, kernels::best_kernels(), 1, 300, 320).prompt(ids, 300);
     const std::vector<float> naive =
         Engine(*m, kernels::best_kernels(), 1, 300, 320).naive_until(rows).prompt(ids, 300);
-    const float d = difference(naive, absorbed.data());
+    const float d = testing::share_off(naive, absorbed.data());
     std::printf("  %s, %u rows: %.1e\n", GetParam().c_str(), rows, static_cast<double>(d));
     EXPECT_LE(d, 1e-5f) << rows << " rows";
     if (rows == 300) {

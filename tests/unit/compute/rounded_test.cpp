@@ -7,6 +7,7 @@
 
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
+#include "oracle_checks.hpp"
 
 /// What changes numbers knowingly: the `fast` profile, and weights that were rounded in conversion.
 namespace wisp::compute {
@@ -40,13 +41,7 @@ TEST_P(RoundedForms, StaysCloseToTheOracle) {
   std::vector<float> shares;
   for (std::uint32_t p = 0; p < ids_.size(); ++p) {
     const std::vector<float> got = engine.rows(ids_, p, 1);
-    const float* want = expected.data() + p * vocab;
-    float largest = 0.0f, difference = 0.0f;
-    for (std::size_t v = 0; v < vocab; ++v) {
-      largest = std::max(largest, std::abs(want[v]));
-      difference = std::max(difference, std::abs(got[v] - want[v]));
-    }
-    shares.push_back(difference / largest);
+    shares.push_back(testing::share_off(got, expected.data() + p * vocab));
   }
   // Routers of random weights turn at near ties, and then a row is another row: the middle one says more.
   std::nth_element(shares.begin(), shares.begin() + static_cast<std::ptrdiff_t>(shares.size() / 2),
@@ -58,18 +53,7 @@ TEST_P(RoundedForms, StaysCloseToTheOracle) {
 }
 
 TEST_P(RoundedForms, SameBitsInAnyChunks) {
-  const auto n = static_cast<std::uint32_t>(ids_.size());
-  Engine plain(*model_, kernels::ref_kernels(), 1, 1, 128, false, KvFormat::kF32, GetParam().fast);
-  std::vector<std::vector<float>> want;
-  for (std::uint32_t p = 0; p < n; ++p) want.push_back(plain.rows(ids_, p, 1));
-  for (const std::uint32_t chunk : {1u, 7u, 64u, n}) {
-    Engine engine(*model_, kernels::best_kernels(), 2, 128, 128, chunk == 7, KvFormat::kF32, GetParam().fast);
-    for (std::uint32_t p = 0; p < n; p += chunk) {
-      const std::uint32_t count = std::min(chunk, n - p);
-      ASSERT_EQ(engine.rows(ids_, p, count), want[p + count - 1])
-          << "chunks of " << chunk << ", position " << p;
-    }
-  }
+  testing::expect_same_bits_in_chunks(*model_, ids_, KvFormat::kF32, GetParam().fast);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -165,10 +165,6 @@ inline Matrix coded_matrix(Random& random, WeightFormat f, std::uint32_t rows, s
   return m;
 }
 
-inline Matrix int4_matrix(Random& random, std::uint32_t rows, std::uint32_t cols, std::uint32_t group) {
-  return coded_matrix(random, WeightFormat::kInt4, rows, cols, group);
-}
-
 /// Scale of `row` for a column.
 inline float factor_of(const Matrix& m, std::uint32_t row, std::uint32_t col) {
   return scale_of(m.view, row, col).factor;
