@@ -1,12 +1,14 @@
 #include <cstdlib>
 #include <string_view>
+#include <vector>
 
 #include "cpu/ref/ref.hpp"
 #include "wisp/kernels/kernels.hpp"
-#ifdef WISP_KERNELS_AVX2
+#ifdef WISP_KERNELS_X86
 #include <cpuid.h>
 
 #include "cpu/avx2/avx2.hpp"
+#include "cpu/avx512/avx512.hpp"
 #endif
 
 namespace wisp::kernels {
@@ -26,7 +28,7 @@ constexpr Kernels kRefTable{
     .add = ref::add,
 };
 
-#ifdef WISP_KERNELS_AVX2
+#ifdef WISP_KERNELS_X86
 constexpr Kernels kAvx2Table{
     .isa = Isa::kAvx2,
     .linear = avx2::linear,
@@ -41,22 +43,75 @@ constexpr Kernels kAvx2Table{
     .add = avx2::add,
 };
 
-bool cpu_has_avx2() {
-  // Clang 14 has no name for F16C; the builtin has already checked that the system saves the wide registers.
+constexpr Kernels kAvx512Table{
+    .isa = Isa::kAvx512,
+    .linear = avx512::linear,
+    .quantise = avx512::quantise,
+    .linear_int8 = avx512::linear_int8,
+    .rms_norm = avx512::rms_norm,
+    .attention_scores = avx512::attention_scores,
+    .softmax = avx512::softmax,
+    .attention_values = avx512::attention_values,
+    .silu_mul = avx512::silu_mul,
+    .accumulate = avx512::accumulate,
+    .add = avx512::add,
+};
+
+constexpr Kernels with_vnni(Kernels k) {
+  k.isa = Isa::kAvx512Vnni;
+  k.linear_int8 = avx512::linear_int8_vnni;
+  return k;
+}
+constexpr Kernels kAvx512VnniTable = with_vnni(kAvx512Table);
+
+// The builtins have already checked that the system saves the wide registers.
+bool has_avx2() {
+  // Clang 14 has no name for F16C.
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c;
 }
+bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+bool has_avx512_vnni() {
+  return has_avx512() && __builtin_cpu_supports("avx512vnni");
+}
 #endif
+
+/// A table and whether this CPU can run it; ascending by speed. A new instruction set is a line here.
+struct Candidate {
+  const Kernels* table;
+  bool (*runs)();
+};
+constexpr Candidate kCandidates[] = {
+    {&kRefTable, [] { return true; }},
+#ifdef WISP_KERNELS_X86
+    {&kAvx2Table, has_avx2},
+    {&kAvx512Table, has_avx512},
+    {&kAvx512VnniTable, has_avx512_vnni},
+#endif
+};
 
 const Kernels& choose() {
   const char* wish = std::getenv("WISP_ISA");
-  if (wish != nullptr && std::string_view(wish) == name_of(Isa::kRef)) return kRefTable;
-  const Kernels* fast = kernels_for(Isa::kAvx2);
-  return fast != nullptr ? *fast : kRefTable;
+  for (const Kernels* k : all_kernels())
+    if (wish != nullptr && name_of(k->isa) == wish) return *k;
+  return *all_kernels().back();
 }
 
 }  // namespace
+
+std::span<const Kernels* const> all_kernels() {
+  static const std::vector<const Kernels*> tables = [] {
+    std::vector<const Kernels*> runnable;
+    for (const Candidate& c : kCandidates)
+      if (c.runs()) runnable.push_back(c.table);
+    return runnable;
+  }();
+  return tables;
+}
 
 const Kernels& ref_kernels() {
   return kRefTable;
@@ -67,25 +122,16 @@ const Kernels& best_kernels() {
   return chosen;
 }
 
-const Kernels* kernels_for(Isa isa) {
-  switch (isa) {
-    case Isa::kRef:
-      return &kRefTable;
-    case Isa::kAvx2:
-#ifdef WISP_KERNELS_AVX2
-      if (cpu_has_avx2()) return &kAvx2Table;
-#endif
-      return nullptr;
-  }
-  return nullptr;
-}
-
 std::string_view name_of(Isa isa) {
   switch (isa) {
     case Isa::kRef:
       return "ref";
     case Isa::kAvx2:
       return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Vnni:
+      return "avx512vnni";
   }
   return "?";
 }

@@ -129,7 +129,7 @@ void Forward::norm_rows(const std::vector<float>& weight) {
 kernels::Int8Rows Forward::bytes_for(const kernels::WeightView& w, const float* x, std::uint32_t rows,
                                      Int8Buffer& buffer) {
   if (!fast_ || !kernels::takes_int8(w.format)) return {};
-  const kernels::Int8Rows bytes = buffer.rows(w.cols);
+  const kernels::Int8Rows bytes = buffer.rows(rows, w.cols);
   k_.quantise(w.format, x, w.cols, rows, w.cols, bytes);
   return bytes;
 }

@@ -98,8 +98,8 @@ void linear_int8(benchmark::State& state, WeightFormat format) {
   Product p(format, state);
   std::vector<float> d(std::size_t{p.tokens} * kCols / 32);
   std::vector<std::int8_t> codes(p.x.size());
-  std::vector<std::int32_t> sums(d.size());
-  const Int8Rows rows{kCols / 32, codes.data(), d.data(), sums.data()};
+  std::vector<std::int32_t> offsets(d.size());
+  const Int8Rows rows{kCols / 32, p.tokens, codes.data(), d.data(), offsets.data()};
   p.measure(state, [&] {
     best_kernels().quantise(format, p.x.data(), kCols, p.tokens, kCols, rows);
     best_kernels().linear_int8(p.w, rows, p.tokens, p.y.data(), p.w.rows, 0, tiles_of(p.w.rows));

@@ -42,21 +42,21 @@ struct UnsignedNibbles {
 
 /// Of codes that stand for themselves.
 struct NoZeroPoints {
-  static __m256i correction(__m256i /*zeros*/, std::int32_t /*sum*/) { return _mm256_setzero_si256(); }
+  static __m256i correction(__m256i /*zeros*/, std::int32_t /*offset*/) { return _mm256_setzero_si256(); }
   static __m256i zero_points(const std::uint8_t* /*scales*/) { return _mm256_setzero_si256(); }
 };
 
 struct Int4Products : Int4 {
   using Step = UnsignedNibbles;
-  static __m256i correction(__m256i /*zeros*/, std::int32_t sum) { return _mm256_set1_epi32(8 * sum); }
+  static __m256i correction(__m256i /*zeros*/, std::int32_t offset) { return _mm256_set1_epi32(-offset); }
   static __m256i zero_points(const std::uint8_t* /*scales*/) { return _mm256_setzero_si256(); }
   static constexpr float kUnit = 1.0f;
 };
 
 struct Int4ZeroProducts : Int4Zero {
   using Step = UnsignedNibbles;
-  static __m256i correction(__m256i zeros, std::int32_t sum) {
-    return _mm256_mullo_epi32(zeros, _mm256_set1_epi32(sum));
+  static __m256i correction(__m256i zeros, std::int32_t offset) {
+    return _mm256_mullo_epi32(zeros, _mm256_set1_epi32(offset));
   }
   static __m256i zero_points(const std::uint8_t* scales) {
     return _mm256_and_si256(load_dwords(scales), _mm256_set1_epi32(static_cast<int>(kZeroPointBits)));
@@ -100,9 +100,9 @@ inline __m256i add_products(__m256i sum, __m256i products) {
 
 /// t_g of 8 rows.
 template <class Format>
-inline __m256 group_sum(__m256i sum, __m256i zeros, std::int32_t of_codes) {
+inline __m256 group_sum(__m256i sum, __m256i zeros, std::int32_t offset) {
   const __m256i wide = Format::Step::kNarrow ? widen_sums(sum) : sum;
-  const __m256 t = _mm256_cvtepi32_ps(_mm256_sub_epi32(wide, Format::correction(zeros, of_codes)));
+  const __m256 t = _mm256_cvtepi32_ps(_mm256_sub_epi32(wide, Format::correction(zeros, offset)));
   return Format::kUnit == 1.0f ? t : _mm256_mul_ps(t, _mm256_set1_ps(Format::kUnit));
 }
 
@@ -127,13 +127,13 @@ void tile_of_tokens(const WeightView& w, std::uint32_t tile, const Int8Rows& x, 
     __m256i products[Tokens][2];
     for (auto& p : products) p[0] = p[1] = _mm256_setzero_si256();
     const std::uint32_t live = dwords - g * kDwords < kDwords ? dwords - g * kDwords : kDwords;
-    const std::int8_t* x_codes = x.codes + g * kGroupColumns;
+    const std::int8_t* x_codes = x.codes + x.at(0, g) * kGroupColumns;
     const auto step = [&](std::uint32_t d) {
       prefetch(codes, tile_bytes);
       const typename Format::Step low(codes), high(codes + kDwordBytes / 2);
       codes += kDwordBytes;
       for (std::uint32_t t = 0; t < Tokens; ++t) {
-        const std::int8_t* xt = x_codes + std::size_t{t} * x.groups * kGroupColumns + d * kCodesOfDword;
+        const std::int8_t* xt = x_codes + std::size_t{t} * kGroupColumns + d * kCodesOfDword;
         products[t][0] = add_products<Format>(products[t][0], low.products(xt));
         products[t][1] = add_products<Format>(products[t][1], high.products(xt));
       }
@@ -147,11 +147,11 @@ void tile_of_tokens(const WeightView& w, std::uint32_t tile, const Int8Rows& x, 
     const Pair factors = Format::scales(of_group);
     const __m256i zeros_low = Format::zero_points(of_group), zeros_high = Format::zero_points(of_group + 32);
     for (std::uint32_t t = 0; t < Tokens; ++t) {
-      const std::size_t at = std::size_t{t} * x.groups + g;
+      const std::size_t at = x.at(t, g);
       const __m256 d = _mm256_broadcast_ss(x.scales + at);
-      block[t][0] = _mm256_fmadd_ps(group_sum<Format>(products[t][0], zeros_low, x.sums[at]),
+      block[t][0] = _mm256_fmadd_ps(group_sum<Format>(products[t][0], zeros_low, x.offsets[at]),
                                     _mm256_mul_ps(factors.low, d), block[t][0]);
-      block[t][1] = _mm256_fmadd_ps(group_sum<Format>(products[t][1], zeros_high, x.sums[at]),
+      block[t][1] = _mm256_fmadd_ps(group_sum<Format>(products[t][1], zeros_high, x.offsets[at]),
                                     _mm256_mul_ps(factors.high, d), block[t][1]);
     }
     if ((g + 1) % kGroupsInBlock != 0 && g + 1 != x.groups) continue;
@@ -193,7 +193,7 @@ void quantise(WeightFormat f, const float* x, std::size_t x_stride, std::uint32_
   for (std::uint32_t r = 0; r < rows; ++r) {
     const float* row = x + r * x_stride;
     for (std::uint32_t g = 0; g < out.groups; ++g) {
-      const std::size_t at = std::size_t{r} * out.groups + g;
+      const std::size_t at = out.at(r, g);
       const std::size_t first = std::size_t{g} * kGroupColumns;
       __m256 part[4];
       __m256i largest = _mm256_setzero_si256();  // magnitudes order as their bits do, NaN above all
@@ -214,7 +214,7 @@ void quantise(WeightFormat f, const float* x, std::size_t x_stride, std::uint32_
       std::int8_t* codes = out.codes + at * kGroupColumns;
       if (!any) {
         std::memset(codes, 0, kGroupColumns);
-        out.sums[at] = 0;
+        out.offsets[at] = 0;
         continue;
       }
       const __m256 factor = _mm256_set1_ps(inverse);
@@ -235,7 +235,7 @@ void quantise(WeightFormat f, const float* x, std::size_t x_stride, std::uint32_
       __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
       four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
       four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-      out.sums[at] = _mm_cvtsi128_si32(four);
+      out.offsets[at] = -code_lift(f) * _mm_cvtsi128_si32(four);
     }
   }
 }

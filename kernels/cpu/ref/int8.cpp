@@ -10,7 +10,7 @@ void quantise(WeightFormat f, const float* x, std::size_t x_stride, std::uint32_
               const Int8Rows& out) {
   for (std::uint32_t r = 0; r < rows; ++r) {
     for (std::uint32_t g = 0; g < out.groups; ++g) {
-      const std::size_t at = std::size_t{r} * out.groups + g;
+      const std::size_t at = out.at(r, g);
       const std::uint32_t first = g * kGroupColumns, end = std::min(cols, first + kGroupColumns);
       const float* row = x + r * x_stride;
       float largest = 0.0f;
@@ -22,14 +22,16 @@ void quantise(WeightFormat f, const float* x, std::size_t x_stride, std::uint32_
       const float inverse = 127.0f / largest;
       const bool any = finite && std::isfinite(inverse);  // not all zero, nor next to it
       out.scales[at] = finite ? (any ? largest / 127.0f : 0.0f) : std::nanf("");
-      std::int8_t* codes = out.codes + std::size_t{r} * out.groups * kGroupColumns;
-      out.sums[at] = 0;
-      for (std::uint32_t k = first; k < first + kGroupColumns; ++k) {
+      std::int8_t* codes = out.codes + at * kGroupColumns;
+      std::int32_t sum = 0;
+      for (std::uint32_t i = 0; i < kGroupColumns; ++i) {
         float code = 0.0f;
-        if (any && k < end) code = std::clamp(std::nearbyint(row[k] * inverse), -127.0f, 127.0f);
-        codes[code_place(f, k)] = static_cast<std::int8_t>(code);
-        out.sums[at] += static_cast<std::int32_t>(code);
+        if (any && first + i < end)
+          code = std::clamp(std::nearbyint(row[first + i] * inverse), -127.0f, 127.0f);
+        codes[code_place(f, i)] = static_cast<std::int8_t>(code);
+        sum += static_cast<std::int32_t>(code);
       }
+      out.offsets[at] = -code_lift(f) * sum;
     }
   }
 }
@@ -40,20 +42,20 @@ void linear_int8(const WeightView& w, const Int8Rows& x, std::uint32_t tokens, f
   const std::uint32_t groups_in_block = kBlockColumns / kGroupColumns;
   for (std::uint32_t row = tile_begin * kTileRows; row < row_end; ++row) {
     for (std::uint32_t t = 0; t < tokens; ++t) {
-      const std::int8_t* codes = x.codes + std::size_t{t} * x.groups * kGroupColumns;
       float sum = 0.0f, block = 0.0f;
       for (std::uint32_t g = 0; g < x.groups; ++g) {
         const std::uint32_t first = g * kGroupColumns, end = std::min(w.cols, first + kGroupColumns);
         const Scale scale = scale_of(w, row, first);
+        const std::int8_t* codes = x.codes + x.at(t, g) * kGroupColumns;
         float products = 0.0f;  // of whole or half numbers: exact
         for (std::uint32_t k = first; k < end; ++k)
           products += (code_to_float(w.format, dword_at(w, row, k), k) - scale.zero) *
-                      static_cast<float>(codes[code_place(w.format, k)]);
+                      static_cast<float>(codes[code_place(w.format, k - first)]);
         if (g % groups_in_block == 0) {
           sum = g == groups_in_block ? block : sum + block;
           block = 0.0f;
         }
-        const float factor = scale.factor * x.scales[std::size_t{t} * x.groups + g];
+        const float factor = scale.factor * x.scales[x.at(t, g)];
         block = std::fma(products, factor, block);
       }
       y[t * y_stride + row] = x.groups <= groups_in_block ? block : sum + block;

@@ -62,12 +62,11 @@ TEST_P(Linear, ARowDependsNeitherOnTokensNorOnTiles) {
   const std::uint32_t rows = 150;
   const std::uint32_t cols = 1100;
   const Matrix m = make(random_, GetParam(), rows, cols);
-  const std::vector<float> x = numbers(random_, std::size_t{9} * cols);
-  std::vector<const Kernels*> tables = other_tables();
-  tables.push_back(&ref_kernels());
-  for (const Kernels* k : tables) {
-    const std::vector<float> whole = run(*k, m.view, x, cols, 9, rows, 0, tiles_of(rows));
-    for (std::uint32_t tokens = 1; tokens <= 9; ++tokens) {
+  constexpr std::uint32_t kTokens = 21;
+  const std::vector<float> x = numbers(random_, std::size_t{kTokens} * cols);
+  for (const Kernels* k : all_kernels()) {
+    const std::vector<float> whole = run(*k, m.view, x, cols, kTokens, rows, 0, tiles_of(rows));
+    for (const std::uint32_t tokens : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 15u, 17u, kTokens}) {
       std::vector<float> y(std::size_t{tokens} * rows, -7.0f);
       for (std::uint32_t tile = 0; tile < tiles_of(rows);) {
         const std::uint32_t end =

@@ -11,7 +11,7 @@
 namespace wisp::kernels {
 
 /// Instruction sets a table of kernels is written for. All give the same bits (kernels/CANON.md).
-enum class Isa : std::uint8_t { kRef, kAvx2 };
+enum class Isa : std::uint8_t { kRef, kAvx2, kAvx512, kAvx512Vnni };
 
 /// Every op for one instruction set. Plain functions; none allocates, none throws.
 /// All sums follow kernels/CANON.md, so that a row's bits depend neither on the other rows nor on the table.
@@ -60,10 +60,10 @@ struct Kernels {
 
 /// The plain loops: the oracle of every other table.
 const Kernels& ref_kernels();
-/// The best table that this CPU can run, or `ref` where `WISP_ISA=ref` asks for it.
+/// Every table that this build has and this CPU can run, `ref` first, the best last.
+std::span<const Kernels* const> all_kernels();
+/// The last of all_kernels, or the one whose name `WISP_ISA` has.
 const Kernels& best_kernels();
-/// The table for `isa`, or nullptr where this CPU or build lacks it.
-const Kernels* kernels_for(Isa isa);
 std::string_view name_of(Isa isa);
 
 // --- small canonical functions, one definition for every table (no libm, no contraction) ---
