@@ -10,6 +10,11 @@
 #include "cpu/avx2/avx2.hpp"
 #include "cpu/avx512/avx512.hpp"
 #endif
+#ifdef WISP_KERNELS_NEON
+#include <sys/auxv.h>
+
+#include "cpu/neon/neon.hpp"
+#endif
 
 namespace wisp::kernels {
 namespace {
@@ -80,6 +85,33 @@ bool has_avx512_vnni() {
 }
 #endif
 
+#ifdef WISP_KERNELS_NEON
+constexpr Kernels kNeonTable{
+    .isa = Isa::kNeon,
+    .linear = neon::linear,
+    .quantise = neon::quantise,
+    .linear_int8 = neon::linear_int8,
+    .rms_norm = neon::rms_norm,
+    .attention_scores = neon::attention_scores,
+    .softmax = neon::softmax,
+    .attention_values = neon::attention_values,
+    .silu_mul = neon::silu_mul,
+    .accumulate = neon::accumulate,
+    .add = neon::add,
+};
+
+constexpr Kernels with_dot(Kernels k) {
+  k.isa = Isa::kNeonDot;
+  k.linear_int8 = neon::linear_int8_dot;
+  return k;
+}
+constexpr Kernels kNeonDotTable = with_dot(kNeonTable);
+
+bool has_neon_dot() {
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+}
+#endif
+
 /// A table and whether this CPU can run it; ascending by speed. A new instruction set is a line here.
 struct Candidate {
   const Kernels* table;
@@ -91,6 +123,10 @@ constexpr Candidate kCandidates[] = {
     {&kAvx2Table, has_avx2},
     {&kAvx512Table, has_avx512},
     {&kAvx512VnniTable, has_avx512_vnni},
+#endif
+#ifdef WISP_KERNELS_NEON
+    {&kNeonTable, [] { return true; }},
+    {&kNeonDotTable, has_neon_dot},
 #endif
 };
 
@@ -132,6 +168,10 @@ std::string_view name_of(Isa isa) {
       return "avx512";
     case Isa::kAvx512Vnni:
       return "avx512vnni";
+    case Isa::kNeon:
+      return "neon";
+    case Isa::kNeonDot:
+      return "neondot";
   }
   return "?";
 }

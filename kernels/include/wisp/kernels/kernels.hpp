@@ -11,7 +11,7 @@
 namespace wisp::kernels {
 
 /// Instruction sets a table of kernels is written for. All give the same bits (kernels/CANON.md).
-enum class Isa : std::uint8_t { kRef, kAvx2, kAvx512, kAvx512Vnni };
+enum class Isa : std::uint8_t { kRef, kAvx2, kAvx512, kAvx512Vnni, kNeon, kNeonDot };
 
 /// Every op for one instruction set. Plain functions; none allocates, none throws.
 /// All sums follow kernels/CANON.md, so that a row's bits depend neither on the other rows nor on the table.
