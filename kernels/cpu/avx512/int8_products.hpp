@@ -257,7 +257,8 @@ void multiply_tiles(const WeightView& w, const Int8Rows& x, std::uint32_t tokens
   if (tokens == 1) {
     std::uint32_t tile = tile_begin;
     for (; tile + 4 <= tile_end; tile += 4) row_times_tiles<Format, Dot, 4>(w, tile, x, y);
-    for (; tile < tile_end; ++tile) row_times_tiles<Format, Dot, 1>(w, tile, x, y);
+    for (; tile + 2 <= tile_end; tile += 2) row_times_tiles<Format, Dot, 2>(w, tile, x, y);
+    if (tile < tile_end) row_times_tiles<Format, Dot, 1>(w, tile, x, y);
     return;
   }
   for (std::uint32_t t = 0; t < tokens; t += kPassRows) {

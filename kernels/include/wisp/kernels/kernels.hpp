@@ -34,19 +34,20 @@ struct Kernels {
   /// y = weight * (x * rsqrt(mean(x^2) + eps)), n elements; the sum of squares is a "reduction" of CANON.md.
   void (*rms_norm)(const float* x, const float* weight, float eps, std::uint32_t n, float* y);
 
-  /// scores[p] = fl(scale * (q . k_p)) for positions p in [0, count): keys lie in pages, each page
-  /// [head_dim][16 positions] of `format` at `pages[p / 16]`, widened exactly. q: [head_dim] f32.
-  void (*attention_scores)(const float* q, KvFormat format, const std::byte* const* pages,
-                           std::uint32_t count, std::uint32_t head_dim, float scale, float* scores);
+  /// scores[i][p] = fl(scale * (q_i . k_p)) for queries i in [0, n) and all positions p of `keys`, each page
+  /// [width][16 positions]. q: [n, q_stride] f32, scores: [n, stride].
+  void (*attention_scores)(const KvRows& keys, const float* q, std::size_t q_stride, std::uint32_t n,
+                           float scale, float* scores, std::size_t stride);
 
   /// Softmax of n numbers in place, by the true maximum; the sum is a "reduction" of CANON.md, the
   /// quotient is e_i / sum.
   void (*softmax)(float* x, std::uint32_t n);
 
-  /// out[d] = sum_p probs[p] * v_p[d] for positions [0, count): values lie in pages, each page
-  /// [16 positions][head_dim] of `format`, widened exactly. Order: "products" of CANON.md with k = p.
-  void (*attention_values)(const float* probs, KvFormat format, const std::byte* const* pages,
-                           std::uint32_t count, std::uint32_t head_dim, float* out);
+  /// out[i][d] = sum_p probs[i][p] * v_p[d] for queries i in [0, n) and positions p in [0, counts[i]), no
+  /// more than `values` has; each page [16 positions][width]. Order: "products" of CANON.md with k = p.
+  /// probs: [n, stride], out: [n, out_stride].
+  void (*attention_values)(const KvRows& values, const float* probs, std::size_t stride,
+                           const std::uint32_t* counts, std::uint32_t n, float* out, std::size_t out_stride);
 
   /// gate[i] = silu(gate[i]) * up[i].
   void (*silu_mul)(float* gate, const float* up, std::size_t n);
