@@ -4,8 +4,11 @@
 #include <span>
 #include <string_view>
 
+#include "wisp/kernels/functions.hpp"
 #include "wisp/kernels/int8_rows.hpp"
 #include "wisp/kernels/kv_format.hpp"
+#include "wisp/kernels/rope.hpp"
+#include "wisp/kernels/route.hpp"
 #include "wisp/kernels/weight.hpp"
 
 namespace wisp::kernels {
@@ -66,69 +69,5 @@ std::span<const Kernels* const> all_kernels();
 /// The last of all_kernels, or the one whose name `WISP_ISA` has.
 const Kernels& best_kernels();
 std::string_view name_of(Isa isa);
-
-// --- small canonical functions, one definition for every table (no libm, no contraction) ---
-
-/// e^x by range reduction and a polynomial of its own; the same bits on every CPU. +-inf and NaN as in IEEE.
-float canonical_exp(float x);
-/// 1 / (1 + e^-x), by canonical_exp.
-float canonical_sigmoid(float x);
-/// x / (1 + e^-x), by canonical_exp.
-float canonical_silu(float x);
-/// The canonical reduction: 16 interleaved lanes (i mod 16), then the tree +8, +4, +2, +1.
-float canonical_sum(const float* x, std::size_t n);
-
-/// x = weight * ((x - mean) * rsqrt(variance + eps)) + bias, n elements, in place; both sums are "reductions"
-/// of CANON.md.
-void layer_norm(float* x, const float* weight, const float* bias, float eps, std::uint32_t n);
-
-/// gate[i] = (u + 1) g sigmoid(alpha g) with g = min(gate[i], limit), u = up[i] clamped to +-limit.
-void clamped_glu(float* gate, const float* up, std::size_t n, float limit, float alpha);
-
-/// Reads row r of a matrix in tile layout into y [cols]: plain numbers exactly, coded ones as fl(c d), which
-/// rounds for kFp8 alone. Used by the embedding.
-void gather_row(const WeightView& w, std::uint32_t row, float* y);
-
-/// y [cols] = the inputs x [cols] in the order in which the columns of a matrix lie. A damaged order gives
-/// wrong numbers, as damaged weights do, and reads nothing else.
-inline void in_order(const std::uint32_t* order, std::uint32_t cols, const float* x, float* y) {
-  for (std::uint32_t k = 0; k < cols; ++k) y[k] = x[order[k] < cols ? order[k] : 0];
-}
-
-inline constexpr std::uint32_t kMaxRouteGroups = 256;
-
-enum class RouteKind : std::uint8_t {
-  kSoftmaxTopK,  ///< softmax over all experts, top-k: R1 renormalised, R2 not
-  kSigmoidTopK,  ///< R4
-  kTopKSoftmax,  ///< R3: softmax over the chosen logits
-};
-
-/// How a row's experts are chosen and weighed (spec 2.7).
-struct RouteRule {
-  RouteKind kind = RouteKind::kSoftmaxTopK;
-  std::uint32_t experts = 0;
-  std::uint32_t top_k = 0;
-  bool renormalise = true;
-  // R4 alone
-  std::uint32_t groups =
-      1;  ///< at most kMaxRouteGroups, of equal size; a group is judged by the sum of its two best
-  std::uint32_t kept_groups = 1;  ///< groups that may be chosen from
-  float scale = 1.0f;             ///< of the weights
-};
-/// logits [experts] -> ids and weights [top_k], in rank order: descending by what is chosen by, id ascending
-/// on ties. `selection` [experts]: R4 chooses by score + selection and weighs by the score; ignored
-/// elsewhere. `scratch`: [2 * experts].
-void route(const RouteRule& rule, const float* logits, const float* selection, float* scratch,
-           std::uint32_t* ids, float* weights, const Kernels& k);
-
-/// Cosine and sine tables for rope: [positions, width/2] each, computed in double and rounded once.
-struct RopeTable {
-  std::uint32_t width = 0;
-  const float* cos = nullptr;
-  const float* sin = nullptr;
-};
-/// Rotates the first `width` entries of x [head_dim] for row `pos` of the table, halves or interleaved pairs:
-/// y_a = fl(fl(x_a c) - fl(x_b s)), y_b = fl(fl(x_b c) + fl(x_a s)).
-void apply_rope(float* x, const RopeTable& table, std::uint32_t pos, bool interleaved);
 
 }  // namespace wisp::kernels
