@@ -105,31 +105,30 @@ struct TilePlanes {
   const std::uint8_t* codes_of(std::uint32_t i, std::uint32_t g) const {
     return codes + i * tile_bytes + g * kGroupBytes;
   }
-  const std::uint8_t* scales_of(std::uint32_t i, std::uint32_t g) const {
-    return scales + i * tile_scales + g / per_scale * kScaleRow;
+  /// Of a group within the scales of its tile; one division for all tiles.
+  std::size_t scale_place(std::uint32_t g) const { return g / per_scale * kScaleRow; }
+  const std::uint8_t* scales_at(std::uint32_t i, std::size_t place) const {
+    return scales + i * tile_scales + place;
   }
   bool whole(std::uint32_t g) const { return (g + 1) * kDwords <= dwords; }
   template <std::uint32_t Tiles>
-  void ask_ahead(std::uint32_t g) const {
-    const std::size_t at = g * kGroupBytes, ahead = ahead_of<Tiles>(at, tile_bytes);
-    for (std::uint32_t i = 0; i < Tiles; ++i)
-      for (std::size_t line = 0; line < kGroupBytes; line += 64) prefetch(codes_of(i, g) + line, ahead);
+  std::size_t ahead(std::uint32_t g) const {
+    return ahead_of<Tiles>(g * kGroupBytes, tile_bytes);
   }
 };
 
-/// One group of one tile as eight quads; the columns behind the last are 0 in the activations too.
-template <class Format>
+/// One group of one tile as eight quads. `Whole`: none of its columns lies behind the last; those that do are
+/// 0 in the activations too. Asks for what comes `ahead`.
+template <bool Whole, class Format>
 inline __attribute__((always_inline)) void load_quads(const TilePlanes<Format>& planes, std::uint32_t i,
-                                                      std::uint32_t g, __m512i (&quads)[kQuads]) {
+                                                      std::uint32_t g, std::size_t ahead,
+                                                      __m512i (&quads)[kQuads]) {
   constexpr std::uint32_t kDwords = TilePlanes<Format>::kDwords;
   const std::uint8_t* codes = planes.codes_of(i, g);
-  if (planes.whole(g)) {
-    for (std::uint32_t d = 0; d < kDwords; ++d)
-      Format::unpack(load_dwords(codes + d * kDwordBytes), quads + d * Format::kPerDword);
-    return;
-  }
-  const std::uint32_t live = planes.dwords - g * kDwords;
+  const std::uint32_t live = Whole ? kDwords : planes.dwords - g * kDwords;
+#pragma GCC unroll 8
   for (std::uint32_t d = 0; d < kDwords; ++d) {
+    prefetch(codes + d * kDwordBytes, ahead);
     const __m512i dword = d < live ? load_dwords(codes + d * kDwordBytes) : _mm512_setzero_si512();
     Format::unpack(dword, quads + d * Format::kPerDword);
   }
@@ -148,6 +147,33 @@ inline __m512 fold_group(__m512i sum, __m512 d, float d_x, __m512 block) {
   return _mm512_fmadd_ps(t, _mm512_mul_ps(d, _mm512_set1_ps(d_x)), block);
 }
 
+/// block <- the same and group g, of `Tiles` tiles times one row.
+template <bool Whole, class Format, class Dot, std::uint32_t Tiles>
+inline __attribute__((always_inline)) void row_times_group(const TilePlanes<Format>& planes,
+                                                           const Int8Rows& x, std::uint32_t g,
+                                                           __m512 (&block)[Tiles]) {
+  const std::size_t at = x.at(0, g), scale_place = planes.scale_place(g);
+  const std::size_t ahead = planes.template ahead<Tiles>(g);
+  const std::size_t scales_ahead = ahead_of<Tiles>(scale_place, planes.tile_scales, kAhead / 8);
+  const std::int8_t* codes = x.codes + at * kGroupColumns;
+  const __m512i offset = _mm512_set1_epi32(x.offsets[at]);
+#pragma GCC unroll 4
+  for (std::uint32_t i = 0; i < Tiles; ++i) {
+    __m512i quads[kQuads];
+    load_quads<Whole>(planes, i, g, ahead, quads);
+    const std::uint8_t* scales = planes.scales_at(i, scale_place);
+    prefetch(scales, scales_ahead);
+    __m512i even = Format::start(scales, offset), odd = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (std::uint32_t q = 0; q < kQuads; q += 2) {
+      even = dot<Format, Dot>(even, quads[q], quad_of(codes, q));
+      odd = dot<Format, Dot>(odd, quads[q + 1], quad_of(codes, q + 1));
+    }
+    block[i] =
+        fold_group<Format>(_mm512_add_epi32(even, odd), Format::scales(scales), x.scales[at], block[i]);
+  }
+}
+
 /// `Tiles` tiles times one row: bound by memory, so several streams of weights at once.
 template <class Format, class Dot, std::uint32_t Tiles>
 void row_times_tiles(const WeightView& w, std::uint32_t tile, const Int8Rows& x, float* y) {
@@ -157,24 +183,9 @@ void row_times_tiles(const WeightView& w, std::uint32_t tile, const Int8Rows& x,
   for (std::uint32_t begin = 0; begin < x.groups; begin += kGroupsInBlock) {
     const std::uint32_t end = x.groups - begin < kGroupsInBlock ? x.groups : begin + kGroupsInBlock;
     for (auto& b : block) b = _mm512_setzero_ps();
-    for (std::uint32_t g = begin; g < end; ++g) {
-      planes.template ask_ahead<Tiles>(g);
-      const std::size_t at = x.at(0, g);
-      const std::int8_t* codes = x.codes + at * kGroupColumns;
-      const __m512i offset = _mm512_set1_epi32(x.offsets[at]);
-      for (std::uint32_t i = 0; i < Tiles; ++i) {
-        __m512i quads[kQuads];
-        load_quads(planes, i, g, quads);
-        const std::uint8_t* scales = planes.scales_of(i, g);
-        __m512i even = Format::start(scales, offset), odd = _mm512_setzero_si512();
-        for (std::uint32_t q = 0; q < kQuads; q += 2) {
-          even = dot<Format, Dot>(even, quads[q], quad_of(codes, q));
-          odd = dot<Format, Dot>(odd, quads[q + 1], quad_of(codes, q + 1));
-        }
-        block[i] =
-            fold_group<Format>(_mm512_add_epi32(even, odd), Format::scales(scales), x.scales[at], block[i]);
-      }
-    }
+    std::uint32_t g = begin;
+    for (; g < end && planes.whole(g); ++g) row_times_group<true, Format, Dot>(planes, x, g, block);
+    if (g < end) row_times_group<false, Format, Dot>(planes, x, g, block);
     for (std::uint32_t i = 0; i < Tiles; ++i)
       sum[i] = begin == 0 ? block[i] : _mm512_add_ps(sum[i], block[i]);
   }
@@ -184,47 +195,60 @@ void row_times_tiles(const WeightView& w, std::uint32_t tile, const Int8Rows& x,
 /// Rows of one pass of rows_times_tiles: their sums stay in the first-level cache.
 constexpr std::uint32_t kPassRows = 32;
 
-/// `Tiles` tiles times up to kPassRows rows: the weights of a group stay in registers while the rows pass.
+/// block <- the same and group g, of `Tiles` tiles times `rows` rows: its weights stay in registers.
+template <bool Whole, class Format, class Dot, std::uint32_t Tiles>
+inline __attribute__((always_inline)) void rows_times_group(const TilePlanes<Format>& planes,
+                                                            const Int8Rows& x, std::uint32_t g,
+                                                            std::uint32_t rows, __m512 (*block)[Tiles]) {
+  const std::size_t first = x.at(0, g), scale_place = planes.scale_place(g);
+  const std::size_t ahead = planes.template ahead<Tiles>(g);
+  __m512i quads[Tiles][kQuads];
+  __m512 d[Tiles];
+#pragma GCC unroll 2
+  for (std::uint32_t i = 0; i < Tiles; ++i) {
+    load_quads<Whole>(planes, i, g, ahead, quads[i]);
+    d[i] = Format::scales(planes.scales_at(i, scale_place));
+  }
+  for (std::uint32_t t = 0; t < rows; ++t) {
+    const std::int8_t* codes = x.codes + (first + t) * kGroupColumns;
+    const __m512i offset = _mm512_set1_epi32(x.offsets[first + t]);
+    __m512i products[Tiles];
+    for (std::uint32_t i = 0; i < Tiles; ++i)
+      products[i] = Format::start(planes.scales_at(i, scale_place), offset);
+#pragma GCC unroll 8
+    for (std::uint32_t q = 0; q < kQuads; ++q) {
+      const __m512i quad = quad_of(codes, q);
+      for (std::uint32_t i = 0; i < Tiles; ++i)
+        products[i] = dot<Format, Dot>(products[i], quads[i][q], quad);
+    }
+    for (std::uint32_t i = 0; i < Tiles; ++i)
+      block[t][i] = fold_group<Format>(products[i], d[i], x.scales[first + t], block[t][i]);
+  }
+}
+
+/// `Tiles` tiles times up to kPassRows rows.
 template <class Format, class Dot, std::uint32_t Tiles>
 void rows_times_tiles(const WeightView& w, std::uint32_t tile, const Int8Rows& x, std::uint32_t rows,
                       float* y, std::size_t y_stride) {
   const TilePlanes<Format> planes(w, tile);
   __m512 sum[kPassRows][Tiles], block[kPassRows][Tiles];
+  for (std::uint32_t t = 0; t < rows; ++t)
+    for (auto& s : sum[t]) s = _mm512_setzero_ps();
   for (std::uint32_t begin = 0; begin < x.groups; begin += kGroupsInBlock) {
     const std::uint32_t end = x.groups - begin < kGroupsInBlock ? x.groups : begin + kGroupsInBlock;
     for (std::uint32_t t = 0; t < rows; ++t)
       for (auto& b : block[t]) b = _mm512_setzero_ps();
-    for (std::uint32_t g = begin; g < end; ++g) {
-      planes.template ask_ahead<Tiles>(g);
-      __m512i quads[Tiles][kQuads];
-      __m512 d[Tiles];
-      for (std::uint32_t i = 0; i < Tiles; ++i) {
-        load_quads(planes, i, g, quads[i]);
-        d[i] = Format::scales(planes.scales_of(i, g));
-      }
-      const std::size_t first = x.at(0, g);
-      for (std::uint32_t t = 0; t < rows; ++t) {
-        const std::int8_t* codes = x.codes + (first + t) * kGroupColumns;
-        const __m512i offset = _mm512_set1_epi32(x.offsets[first + t]);
-        __m512i products[Tiles];
-        for (std::uint32_t i = 0; i < Tiles; ++i) products[i] = Format::start(planes.scales_of(i, g), offset);
-        for (std::uint32_t q = 0; q < kQuads; ++q) {
-          const __m512i quad = quad_of(codes, q);
-          for (std::uint32_t i = 0; i < Tiles; ++i)
-            products[i] = dot<Format, Dot>(products[i], quads[i][q], quad);
-        }
-        for (std::uint32_t i = 0; i < Tiles; ++i)
-          block[t][i] = fold_group<Format>(products[i], d[i], x.scales[first + t], block[t][i]);
-      }
-    }
+    std::uint32_t g = begin;
+    for (; g < end && planes.whole(g); ++g)
+      rows_times_group<true, Format, Dot, Tiles>(planes, x, g, rows, block);
+    if (g < end) rows_times_group<false, Format, Dot, Tiles>(planes, x, g, rows, block);
     for (std::uint32_t t = 0; t < rows; ++t)
       for (std::uint32_t i = 0; i < Tiles; ++i)
         sum[t][i] = begin == 0 ? block[t][i] : _mm512_add_ps(sum[t][i], block[t][i]);
   }
   for (std::uint32_t t = 0; t < rows; ++t)
     for (std::uint32_t i = 0; i < Tiles; ++i)
-      store_rows(y + t * y_stride, (tile + i) * kTileRows, w.rows,
-                 x.groups == 0 ? _mm512_setzero_ps() : sum[t][i]);
+      store_rows(y + t * y_stride, (tile + i) * kTileRows, w.rows, sum[t][i]);
 }
 
 template <class Format, class Dot>
@@ -233,7 +257,8 @@ void multiply_tiles(const WeightView& w, const Int8Rows& x, std::uint32_t tokens
   if (tokens == 1) {
     std::uint32_t tile = tile_begin;
     for (; tile + 4 <= tile_end; tile += 4) row_times_tiles<Format, Dot, 4>(w, tile, x, y);
-    for (; tile < tile_end; ++tile) row_times_tiles<Format, Dot, 1>(w, tile, x, y);
+    for (; tile + 2 <= tile_end; tile += 2) row_times_tiles<Format, Dot, 2>(w, tile, x, y);
+    if (tile < tile_end) row_times_tiles<Format, Dot, 1>(w, tile, x, y);
     return;
   }
   for (std::uint32_t t = 0; t < tokens; t += kPassRows) {

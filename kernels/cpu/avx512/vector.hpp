@@ -73,8 +73,8 @@ inline __attribute__((always_inline)) void prefetch(const std::uint8_t* line, st
 /// How far ahead to ask, `at` bytes into a tile of a plane, where `Tiles` tiles are worked on side by side:
 /// the end of a tile is followed by the beginning of the tile whose turn is next, behind its neighbours.
 template <std::uint32_t Tiles>
-inline std::size_t ahead_of(std::size_t at, std::size_t tile_bytes) {
-  return at + kAhead < tile_bytes ? kAhead : kAhead + (Tiles - 1) * tile_bytes;
+inline std::size_t ahead_of(std::size_t at, std::size_t tile_bytes, std::size_t bytes = kAhead) {
+  return at + bytes < tile_bytes ? bytes : bytes + (Tiles - 1) * tile_bytes;
 }
 
 inline __m512i load_dwords(const std::uint8_t* p) {

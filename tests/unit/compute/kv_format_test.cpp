@@ -82,17 +82,19 @@ class RoundedPages {
 /// `ref` for f32 pages, but attention rounds whatever it reads.
 kernels::Kernels rounding_table() {
   kernels::Kernels k = kernels::ref_kernels();
-  k.attention_scores = [](const float* q, KvFormat format, const std::byte* const* pages, std::uint32_t count,
-                          std::uint32_t head_dim, float scale, float* scores) {
-    ASSERT_EQ(format, KvFormat::kF32);
-    const RoundedPages rounded_pages(pages, count, head_dim);
-    kernels::ref_kernels().attention_scores(q, format, rounded_pages.table(), count, head_dim, scale, scores);
+  k.attention_scores = [](const kernels::KvRows& keys, const float* q, std::size_t q_stride, std::uint32_t n,
+                          float scale, float* scores, std::size_t stride) {
+    ASSERT_EQ(keys.format, KvFormat::kF32);
+    const RoundedPages pages(keys.pages, keys.count, keys.width);
+    kernels::ref_kernels().attention_scores({keys.format, pages.table(), keys.count, keys.width}, q, q_stride,
+                                            n, scale, scores, stride);
   };
-  k.attention_values = [](const float* probs, KvFormat format, const std::byte* const* pages,
-                          std::uint32_t count, std::uint32_t head_dim, float* out) {
-    ASSERT_EQ(format, KvFormat::kF32);
-    const RoundedPages rounded_pages(pages, count, head_dim);
-    kernels::ref_kernels().attention_values(probs, format, rounded_pages.table(), count, head_dim, out);
+  k.attention_values = [](const kernels::KvRows& values, const float* probs, std::size_t stride,
+                          const std::uint32_t* counts, std::uint32_t n, float* out, std::size_t out_stride) {
+    ASSERT_EQ(values.format, KvFormat::kF32);
+    const RoundedPages pages(values.pages, values.count, values.width);
+    kernels::ref_kernels().attention_values({values.format, pages.table(), values.count, values.width}, probs,
+                                            stride, counts, n, out, out_stride);
   };
   return k;
 }

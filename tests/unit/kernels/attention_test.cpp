@@ -13,6 +13,7 @@ struct Pages {
   std::vector<std::byte> data;
   std::vector<const std::byte*> table;
 
+  KvRows rows(std::uint32_t count, std::uint32_t width) const { return {format, table.data(), count, width}; }
   /// Number `at` of the page that holds `position`.
   double at(std::uint32_t position, std::size_t at) const {
     const std::byte* number = table[position / kPageTokens] + at * kv_bytes(format);
@@ -35,21 +36,23 @@ Pages make_pages(Random& random, KvFormat format, std::uint32_t count, std::uint
 TEST(AttentionScores, EveryTableGivesTheBitsOfRef) {
   Random random(1);
   for (const KvFormat format : kFormats) {
-    for (const std::uint32_t head_dim : kHeadDims) {
+    for (const std::uint32_t width : kHeadDims) {
       for (const std::uint32_t count : kCounts) {
-        const Pages keys = make_pages(random, format, count, head_dim);
-        const std::vector<float> q = numbers(random, head_dim);
-        std::vector<float> want(count + 1, -7.0f);
-        ref_kernels().attention_scores(q.data(), keys.format, keys.table.data(), count, head_dim, 0.088388f,
-                                       want.data());
+        const Pages pages = make_pages(random, format, count, width);
+        const KvRows keys = pages.rows(count, width);
+        const auto n = 1 + static_cast<std::uint32_t>(random() % 8);
+        const std::size_t q_stride = width + random() % 3, stride = count + 1 + random() % 3;
+        const std::vector<float> q = numbers(random, n * q_stride);
+        const auto run = [&](const Kernels& k) {
+          std::vector<float> scores(n * stride, -7.0f);  // what lies behind the positions keeps the filler
+          k.attention_scores(keys, q.data(), q_stride, n, 0.088388f, scores.data(), stride);
+          return scores;
+        };
+        const std::vector<float> want = run(ref_kernels());
         EXPECT_EQ(want[count], -7.0f);
-        for (const Kernels* k : other_tables()) {
-          std::vector<float> got(count + 1, -7.0f);
-          k->attention_scores(q.data(), keys.format, keys.table.data(), count, head_dim, 0.088388f,
-                              got.data());
-          EXPECT_TRUE(same_bits(want, got))
-              << name_of(format) << ", head " << head_dim << ", positions " << count;
-        }
+        for (const Kernels* k : other_tables())
+          EXPECT_TRUE(same_bits(want, run(*k))) << name_of(k->isa) << ", " << name_of(format) << ", width "
+                                                << width << ", positions " << count << ", queries " << n;
       }
     }
   }
@@ -63,8 +66,7 @@ TEST(AttentionScores, AreCloseToTheExactSums) {
   for (const KvFormat format : kFormats) {
     const Pages keys = make_pages(random, format, count, head_dim);
     std::vector<float> scores(count);
-    ref_kernels().attention_scores(q.data(), keys.format, keys.table.data(), count, head_dim, 0.5f,
-                                   scores.data());
+    ref_kernels().attention_scores(keys.rows(count, head_dim), q.data(), 0, 1, 0.5f, scores.data(), 0);
     for (std::uint32_t p = 0; p < count; ++p) {
       double sum = 0;
       double size = 0;
@@ -81,20 +83,26 @@ TEST(AttentionScores, AreCloseToTheExactSums) {
 TEST(AttentionValues, EveryTableGivesTheBitsOfRef) {
   Random random(3);
   for (const KvFormat format : kFormats) {
-    for (const std::uint32_t head_dim : kHeadDims) {
+    for (const std::uint32_t width : kHeadDims) {
       for (const std::uint32_t count : kCounts) {
-        const Pages values = make_pages(random, format, count, head_dim);
-        const std::vector<float> probs = numbers(random, count);
-        std::vector<float> want(head_dim + 1, -7.0f);
-        ref_kernels().attention_values(probs.data(), values.format, values.table.data(), count, head_dim,
-                                       want.data());
-        EXPECT_EQ(want[head_dim], -7.0f);
-        for (const Kernels* k : other_tables()) {
-          std::vector<float> got(head_dim + 1, -7.0f);
-          k->attention_values(probs.data(), values.format, values.table.data(), count, head_dim, got.data());
-          EXPECT_TRUE(same_bits(want, got))
-              << name_of(format) << ", head " << head_dim << ", positions " << count;
-        }
+        const Pages pages = make_pages(random, format, count, width);
+        const KvRows values = pages.rows(count, width);
+        const auto n = 1 + static_cast<std::uint32_t>(random() % 8);
+        const std::size_t stride = count + random() % 3, out_stride = width + 1 + random() % 3;
+        const std::vector<float> probs = numbers(random, n * stride);
+        std::vector<std::uint32_t> counts(n);
+        for (std::uint32_t& c : counts)
+          c = random() % 2 == 0 ? count : static_cast<std::uint32_t>(random() % (count + 1));
+        const auto run = [&](const Kernels& k) {
+          std::vector<float> out(n * out_stride, -7.0f);
+          k.attention_values(values, probs.data(), stride, counts.data(), n, out.data(), out_stride);
+          return out;
+        };
+        const std::vector<float> want = run(ref_kernels());
+        EXPECT_EQ(want[width], -7.0f);
+        for (const Kernels* k : other_tables())
+          EXPECT_TRUE(same_bits(want, run(*k))) << name_of(k->isa) << ", " << name_of(format) << ", width "
+                                                << width << ", positions " << count << ", queries " << n;
       }
     }
   }
@@ -108,8 +116,7 @@ TEST(AttentionValues, AreCloseToTheExactSums) {
   for (const KvFormat format : kFormats) {
     const Pages values = make_pages(random, format, count, head_dim);
     std::vector<float> out(head_dim);
-    ref_kernels().attention_values(probs.data(), values.format, values.table.data(), count, head_dim,
-                                   out.data());
+    ref_kernels().attention_values(values.rows(count, head_dim), probs.data(), 0, &count, 1, out.data(), 0);
     for (std::uint32_t d = 0; d < head_dim; ++d) {
       double sum = 0;
       double size = 0;
@@ -126,7 +133,8 @@ TEST(AttentionValues, AreCloseToTheExactSums) {
 TEST(AttentionValues, NoPositionsGiveZero) {
   for (const Kernels* k : all_kernels()) {
     std::vector<float> out(5, 1.0f);
-    k->attention_values(nullptr, KvFormat::kF32, nullptr, 0, 5, out.data());
+    const std::uint32_t none = 0;
+    k->attention_values({KvFormat::kF32, nullptr, 0, 5}, nullptr, 0, &none, 1, out.data(), 0);
     EXPECT_TRUE(same_bits(std::vector<float>(5, 0.0f), out));
   }
 }

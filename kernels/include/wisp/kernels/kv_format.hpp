@@ -22,6 +22,15 @@ constexpr std::uint32_t kv_bytes(KvFormat f) {
   return f == KvFormat::kBf16 ? 2 : 4;
 }
 
+/// What the rows of one sequence keep in one layer and KV head: positions [0, count) in pages of `format`,
+/// those of a page together at pages[p / 16], `width` numbers each. Does not own its memory.
+struct KvRows {
+  KvFormat format = KvFormat::kF32;
+  const std::byte* const* pages = nullptr;
+  std::uint32_t count = 0;
+  std::uint32_t width = 0;
+};
+
 /// Writes x [n] as numbers 0, stride, 2 stride, .. from `to`, rounded once.
 void store_kv(KvFormat f, std::byte* to, std::size_t stride, const float* x, std::size_t n);
 

@@ -111,4 +111,14 @@ constexpr std::uint64_t scales_bytes(WeightFormat f, std::uint32_t rows, std::ui
   return is_coded(f) ? tiles_of(rows) * tile_scale_bytes(f, cols, group) : 0;
 }
 
+/// Reads row r of a matrix in tile layout into y [cols]: plain numbers exactly, coded ones as fl(c d), which
+/// rounds for kFp8 alone. Used by the embedding.
+void gather_row(const WeightView& w, std::uint32_t row, float* y);
+
+/// y [cols] = the inputs x [cols] in the order in which the columns of a matrix lie. A damaged order gives
+/// wrong numbers, as damaged weights do, and reads nothing else.
+inline void in_order(const std::uint32_t* order, std::uint32_t cols, const float* x, float* y) {
+  for (std::uint32_t k = 0; k < cols; ++k) y[k] = x[order[k] < cols ? order[k] : 0];
+}
+
 }  // namespace wisp::kernels
