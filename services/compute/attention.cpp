@@ -84,35 +84,38 @@ void Forward::attend(std::uint32_t layer, std::span<const Sequence> sequences) {
   for (const Row& row : rows_)
     cost += std::uint64_t{row.position + 1 - first_of(row.position)} * a.heads * a.head_dim * 2;
   // An item is one row and one KV head: its query heads read the same pages.
-  pool_.run(static_cast<std::uint32_t>(rows_.size()) * a.kv_heads, cost, [&](std::uint32_t item) {
-    thread_local std::vector<float> scores;
-    thread_local std::vector<const std::byte*> keys, values;
-    const std::size_t r = item / a.kv_heads;
-    const std::uint32_t kv_head = item % a.kv_heads;
-    // Positions are counted from the first page that the row sees; those in it that it does not see get
-    // probability 0.
-    const std::uint32_t first = first_of(rows_[r].position), first_page = first / kernels::kPageTokens;
-    const std::uint32_t unseen = first % kernels::kPageTokens;
-    const std::uint32_t count = rows_[r].position + 1 - first_page * kernels::kPageTokens;
-    const Sequence& s = sequences[rows_[r].sequence];
-    keys.clear();
-    values.clear();
-    for (std::uint32_t p = 0; p * kernels::kPageTokens < count; ++p) {
-      keys.push_back(key_page(s.pages[first_page + p], layer, kv_head));
-      values.push_back(value_page(s.pages[first_page + p], layer, kv_head));
-    }
-    const std::vector<float>& sinks = weights_.layers[layer].sinks;
-    scores.resize(keys.size() * kernels::kPageTokens + 1);
-    for (std::uint32_t i = 0; i < per_kv; ++i) {
-      const std::size_t head = (r * a.heads + kv_head * per_kv + i) * a.head_dim;
-      k_.attention_scores(q_.data() + head, kv_.format, keys.data(), count, a.head_dim, scale, scores.data());
-      std::fill_n(scores.begin(), unseen, -std::numeric_limits<float>::infinity());
-      // A sink stands behind the last position; its probability is dropped.
-      if (!sinks.empty()) scores[count] = sinks[kv_head * per_kv + i];
-      k_.softmax(scores.data(), sinks.empty() ? count : count + 1);
-      k_.attention_values(scores.data(), kv_.format, values.data(), count, a.head_dim, attn_.data() + head);
-    }
-  });
+  pool_.run(
+      static_cast<std::uint32_t>(rows_.size()) * a.kv_heads, cost, [&](std::uint32_t item, std::uint32_t) {
+        thread_local std::vector<float> scores;
+        thread_local std::vector<const std::byte*> keys, values;
+        const std::size_t r = item / a.kv_heads;
+        const std::uint32_t kv_head = item % a.kv_heads;
+        // Positions are counted from the first page that the row sees; those in it that it does not see get
+        // probability 0.
+        const std::uint32_t first = first_of(rows_[r].position), first_page = first / kernels::kPageTokens;
+        const std::uint32_t unseen = first % kernels::kPageTokens;
+        const std::uint32_t count = rows_[r].position + 1 - first_page * kernels::kPageTokens;
+        const Sequence& s = sequences[rows_[r].sequence];
+        keys.clear();
+        values.clear();
+        for (std::uint32_t p = 0; p * kernels::kPageTokens < count; ++p) {
+          keys.push_back(key_page(s.pages[first_page + p], layer, kv_head));
+          values.push_back(value_page(s.pages[first_page + p], layer, kv_head));
+        }
+        const std::vector<float>& sinks = weights_.layers[layer].sinks;
+        scores.resize(keys.size() * kernels::kPageTokens + 1);
+        for (std::uint32_t i = 0; i < per_kv; ++i) {
+          const std::size_t head = (r * a.heads + kv_head * per_kv + i) * a.head_dim;
+          k_.attention_scores(q_.data() + head, kv_.format, keys.data(), count, a.head_dim, scale,
+                              scores.data());
+          std::fill_n(scores.begin(), unseen, -std::numeric_limits<float>::infinity());
+          // A sink stands behind the last position; its probability is dropped.
+          if (!sinks.empty()) scores[count] = sinks[kv_head * per_kv + i];
+          k_.softmax(scores.data(), sinks.empty() ? count : count + 1);
+          k_.attention_values(scores.data(), kv_.format, values.data(), count, a.head_dim,
+                              attn_.data() + head);
+        }
+      });
 }
 
 }  // namespace wisp::compute

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/fd.hpp"
+#include "plan/cpus.hpp"
 #include "wisp/kernels/naive.hpp"
 
 namespace wisp::compute {
@@ -33,7 +34,7 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
       from_router_(ctx.consumer(shm::EdgeId::kRouterCompute)),
       to_router_(ctx.producer(shm::EdgeId::kComputeRouter)),
       experts_(ctx),
-      pool_(ctx.plan().threads) {}
+      pool_(ctx.plan().threads, ctx.plan().threads <= plan::usable_cores()) {}
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));

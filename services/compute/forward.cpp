@@ -153,9 +153,10 @@ void Forward::linear(const Linear& l, const float* x, float* y, std::uint32_t ro
   const std::uint32_t tiles = kernels::tiles_of(w.rows);
   // A few tiles an item: enough items to share, few enough to be cheap.
   const std::uint32_t step = std::max(1u, tiles / (4 * pool_.threads()));
-  pool_.run((tiles + step - 1) / step, std::uint64_t{w.rows} * w.cols * rows, [&](std::uint32_t i) {
-    product(w, x, bytes, rows, y, i * step, std::min(tiles, (i + 1) * step));
-  });
+  pool_.run((tiles + step - 1) / step, std::uint64_t{w.rows} * w.cols * rows,
+            [&](std::uint32_t i, std::uint32_t) {
+              product(w, x, bytes, rows, y, i * step, std::min(tiles, (i + 1) * step));
+            });
   if (l.bias.empty()) return;
   for (std::size_t r = 0; r < rows; ++r) k_.add(y + r * w.rows, l.bias.data(), w.rows);
 }

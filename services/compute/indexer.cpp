@@ -39,7 +39,7 @@ void Forward::choose_positions(std::uint32_t layer, std::span<const Sequence> se
   }
   std::uint64_t cost = 0;
   for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * x.heads * x.head_dim;
-  pool_.run(rows, cost, [&](std::uint32_t r) {
+  pool_.run(rows, cost, [&](std::uint32_t r, std::uint32_t) {
     if (rows_[r].position >= x.top_k) choose_for_row(r, layer, sequences[rows_[r].sequence]);
   });
 }

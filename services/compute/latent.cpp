@@ -25,9 +25,11 @@ void Forward::linear_per_head(const kernels::WeightView& w, std::uint32_t rows_p
   const std::uint32_t tiles = rows_per_head / kernels::kTileRows;
   x += rows.begin * x_stride;
   y += std::size_t{rows.begin} * w.rows;
-  pool_.run(spec_.attention.heads, std::uint64_t{w.rows} * w.cols * rows.rows(), [&](std::uint32_t head) {
-    k_.linear(w, x + head * x_head, x_stride, rows.rows(), y, w.rows, head * tiles, (head + 1) * tiles);
-  });
+  pool_.run(spec_.attention.heads, std::uint64_t{w.rows} * w.cols * rows.rows(),
+            [&](std::uint32_t head, std::uint32_t) {
+              k_.linear(w, x + head * x_head, x_stride, rows.rows(), y, w.rows, head * tiles,
+                        (head + 1) * tiles);
+            });
 }
 
 void Forward::latent_attention(std::uint32_t layer, std::span<const Sequence> sequences) {
@@ -118,7 +120,7 @@ void Forward::mix_latents(std::uint32_t layer, std::span<const Sequence> sequenc
   std::uint64_t cost = 0;
   for (std::uint32_t r = rows.begin; r < rows.end; ++r)
     cost += std::uint64_t{rows_[r].position + 1} * a.heads * (width + rank);
-  pool_.run(rows.rows() * groups, cost, [&](std::uint32_t item) {
+  pool_.run(rows.rows() * groups, cost, [&](std::uint32_t item, std::uint32_t) {
     thread_local std::vector<float> scores, query, block, part;
     thread_local std::vector<const std::byte*> keys, values;
     const std::size_t r = rows.begin + item / groups;

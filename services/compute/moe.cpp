@@ -127,7 +127,7 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
     const kernels::Int8Rows bytes = bytes_for(jobs[0].weights.gate, gathered_.data(), rows, bytes_);
     const kernels::Int8Rows up_bytes =
         ordered ? bytes_for(jobs[0].weights.up, ordered_.data(), rows, up_bytes_) : bytes;
-    pool_.run(n * up_items, 2 * cost, [&](std::uint32_t i) {
+    pool_.run(n * up_items, 2 * cost, [&](std::uint32_t i, std::uint32_t) {
       const Job& j = jobs[i / up_items];
       const std::uint32_t a = i % up_items * up_step, b = std::min(up_tiles, a + up_step);
       const float* x = gathered_.data() + j.local * hidden;
@@ -152,7 +152,7 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
     }
     const float* inner = (ordered ? up_ : gate_).data();
     const kernels::Int8Rows inner_bytes = bytes_for(jobs[0].weights.down, inner, rows, bytes_);
-    pool_.run(n * down_items, cost, [&](std::uint32_t i) {
+    pool_.run(n * down_items, cost, [&](std::uint32_t i, std::uint32_t) {
       const Job& j = jobs[i / down_items];
       const std::uint32_t a = i % down_items * down_step, b = std::min(down_tiles, a + down_step);
       product(j.weights.down, inner + std::size_t{j.local} * width, inner_bytes.from(j.local), j.rows,

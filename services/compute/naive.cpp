@@ -44,14 +44,17 @@ void Forward::attend_naive(std::uint32_t layer, std::span<const Sequence> sequen
   for (std::uint32_t r = rows.begin; r < rows.end; ++r) seen += rows_[r].position + 1;
   for (std::uint32_t first = 0; first < a.heads; first += at_once) {
     const std::uint32_t heads = std::min(at_once, a.heads - first);
-    pool_.run(heads, heads * width * lat.kv_rank, [&](std::uint32_t i) { widen_head(layer, first + i, i); });
-    pool_.run(heads * blocks, heads * width * lat.kv_rank * pages * kPageTokens, [&](std::uint32_t item) {
-      const std::uint32_t begin = item / heads * kBlockPages;
-      rebuild(layer, s, item % heads, begin, std::min(begin + kBlockPages, pages));
-    });
-    pool_.run(heads * rows.rows(), heads * seen * (a.head_dim + lat.value), [&](std::uint32_t item) {
-      attend_row(rows.begin + item / heads, first + item % heads, item % heads);
-    });
+    pool_.run(heads, heads * width * lat.kv_rank,
+              [&](std::uint32_t i, std::uint32_t) { widen_head(layer, first + i, i); });
+    pool_.run(heads * blocks, heads * width * lat.kv_rank * pages * kPageTokens,
+              [&](std::uint32_t item, std::uint32_t) {
+                const std::uint32_t begin = item / heads * kBlockPages;
+                rebuild(layer, s, item % heads, begin, std::min(begin + kBlockPages, pages));
+              });
+    pool_.run(heads * rows.rows(), heads * seen * (a.head_dim + lat.value),
+              [&](std::uint32_t item, std::uint32_t) {
+                attend_row(rows.begin + item / heads, first + item % heads, item % heads);
+              });
   }
 }
 
