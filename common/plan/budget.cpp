@@ -57,14 +57,19 @@ std::uint64_t attention_row(const model::AttentionSpec& a) {
          a.indexer.head_dim;
 }
 
-/// Numbers that attention holds of a thread: scores, and with latent attention those of a quarter of the
-/// heads and a block of latents.
+/// Numbers that attention holds of a thread: for the queries that it answers at a time their scores, entries
+/// and parts of the answer; two pointers a page; with latent attention a block of latents.
 std::uint64_t attention_thread(const RunPlan& p, const model::AttentionSpec& a) {
-  const std::uint64_t scores = p.ctx + std::uint64_t{16};
-  if (!a.is_latent()) return scores;
-  const std::uint64_t choice = a.indexer.heads != 0 ? 4 * scores : 0;
-  return choice + scores * ((a.heads + std::uint64_t{3}) / 4) +
-         std::uint64_t{kernels::kBlockColumns + 2} * a.kv_width();
+  constexpr std::uint64_t kQueries = 8;
+  const std::uint64_t scores = p.ctx + std::uint64_t{17}, pointers = 4 * std::uint64_t{p.kv_pages};
+  if (!a.is_latent()) {
+    const std::uint64_t queries = std::max<std::uint64_t>(kQueries, a.heads / a.kv_heads);
+    return pointers + queries * (scores + 2 * std::uint64_t{a.head_dim} + 1);
+  }
+  const std::uint64_t queries = std::max(kQueries, (a.heads + std::uint64_t{3}) / 4);
+  const std::uint64_t choice = a.indexer.heads != 0 ? 3 * scores : 0;
+  return pointers + choice + queries * (scores + 2 * std::uint64_t{a.kv_width()} + 1) +
+         std::uint64_t{kernels::kBlockColumns} * a.latent.kv_rank;
 }
 
 /// Numbers that naive rows need beside that: keys and values of some heads over the whole context, the heads'
@@ -75,9 +80,8 @@ std::uint64_t naive_prefill(const RunPlan& p, const model::AttentionSpec& a) {
   const std::uint64_t positions = p.kv_pages * std::uint64_t{kernels::kPageTokens};
   const std::uint64_t rows = kernels::kTileRows * (std::uint64_t{kernels::tiles_of(a.latent.nope)} +
                                                    kernels::tiles_of(a.latent.value));
-  // Two pointers a page.
-  const std::uint64_t thread = kernels::kPageTokens * (rank + a.latent.nope) +
-                               std::max<std::uint64_t>(rank, a.latent.nope) + 4 * p.kv_pages + positions;
+  const std::uint64_t thread =
+      kernels::kPageTokens * (rank + a.latent.nope) + std::max<std::uint64_t>(rank, a.latent.nope);
   return heads * (positions * (a.head_dim + std::uint64_t{a.latent.value}) + rows * rank) +
          p.threads * thread;
 }
@@ -96,12 +100,13 @@ std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
   const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k} + (s.shared.width != 0 ? 1 : 0)) +
                                 attention_row(a) + s.ordered_width + 3 * width +
                                 2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
-  // Inputs in bytes, with a scale and a sum for 32 of them; experts with an order of their own need them
-  // twice.
-  const std::uint64_t in_bytes = s.widest_input() + (s.ordered_width != 0 ? s.hidden : 0) + std::uint64_t{64};
+  // Inputs in bytes, with a scale and a sum for 32 of them: of a product, and of the experts of a layer;
+  // experts with an order of their own need the latter for themselves.
+  const std::uint64_t in_bytes =
+      s.widest_input() + std::uint64_t{s.hidden} + (s.ordered_width != 0 ? s.hidden : 0) + 64;
   const std::uint64_t bytes = p.profile == "fast" ? rows * (in_bytes + in_bytes / 32 * 8) : 0;
   const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
-  const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 2 * std::uint64_t{s.vocab};
+  const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 3 * std::uint64_t{s.vocab};
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
   // A bit for each position that a row may choose.
   const std::uint64_t choices = a.indexer.heads != 0 ? rows * (p.ctx / 32 + std::uint64_t{2}) : 0;

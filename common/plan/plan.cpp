@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "plan/budget.hpp"
+#include "plan/cpus.hpp"
 #include "plan/memory.hpp"
 #include "wisp/kernels/canon.hpp"
 

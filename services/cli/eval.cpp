@@ -8,9 +8,10 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
+#include <string>
 
 #include "model/json.hpp"
+#include "plan/cpus.hpp"
 #include "services/eval/score.hpp"
 #include "services/gateway/text/tokenizer_folder.hpp"
 
@@ -130,7 +131,7 @@ int run(Flags& f) {
 void add_eval(CLI::App& app, int& exit_code) {
   CLI::App* sub = app.add_subcommand("eval", "Score a text, or lines of ids, token by token");
   const auto f = std::make_shared<Flags>();
-  f->options.threads = std::max(1u, std::thread::hardware_concurrency());
+  f->options.threads = plan::usable_cores();
   sub->add_option("MODEL", f->options.model, "The model folder")->required();
   sub->add_option("--file", f->file,
                   "What is scored: text, read as a completion's prompt is, or ids with --ids")

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/fd.hpp"
+#include "plan/cpus.hpp"
 #include "wisp/kernels/naive.hpp"
 
 namespace wisp::compute {
@@ -16,16 +17,6 @@ using shm::StageId;
 using shm::WaitFor;
 using stats::Counter;
 
-struct ComputeStage::Plan {
-  ring::StepHeader header;
-  struct Part {
-    ring::StepRequest request;
-    std::span<const std::uint32_t> ids;
-    std::span<const std::uint32_t> pages;
-  };
-  std::vector<Part> parts;
-};
-
 ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
     : ctx_(ctx),
       manifest_(std::move(manifest)),
@@ -33,7 +24,7 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
       from_router_(ctx.consumer(shm::EdgeId::kRouterCompute)),
       to_router_(ctx.producer(shm::EdgeId::kComputeRouter)),
       experts_(ctx),
-      pool_(ctx.plan().threads) {}
+      pool_(ctx.plan().threads, ctx.plan().threads <= plan::usable_cores()) {}
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
@@ -63,15 +54,22 @@ void ComputeStage::make_ready() {
   forward_ = std::make_unique<Forward>(manifest_.spec, weights_, pages, table, pool_,
                                        ctx_.plan().prompt_chunk + ctx_.plan().parallel, ctx_.plan().ctx,
                                        ctx_.plan().profile == "fast");
+  const std::uint32_t parallel = ctx_.plan().parallel;
+  forward_->reserve_logits(parallel);
+  sampler_.reserve(manifest_.spec.vocab);
+  plan_.parts.reserve(parallel);
+  sequences_.reserve(parallel);
+  valid_.reserve(parallel);
+  result_.reserve(sizeof(ring::StepResultHeader) + parallel * sizeof(ring::StepResultRow));
   spdlog::info("kernels: {}, {} threads", kernels::name_of(table.isa), pool_.threads());
 }
 
 bool ComputeStage::poll() {
   const ring::Descriptor* d = from_router_.front();
   if (d == nullptr) return false;
-  if (auto plan = decode(*d)) {
+  if (decode(*d, plan_)) {
     make_ready();
-    run_step(*plan);
+    run_step(plan_);
   } else {
     spdlog::error("edge 3: step {} is malformed and dropped", d->aux);
   }
@@ -81,8 +79,8 @@ bool ComputeStage::poll() {
   return true;
 }
 
-std::optional<ComputeStage::Plan> ComputeStage::decode(const ring::Descriptor& d) const {
-  Plan plan;
+bool ComputeStage::decode(const ring::Descriptor& d, Plan& plan) const {
+  plan.parts.clear();
   std::span<const std::byte> in = from_router_.payload(d);
   const auto take = [&in](void* out, std::size_t n) {
     if (in.size() < n) return false;
@@ -95,27 +93,26 @@ std::optional<ComputeStage::Plan> ComputeStage::decode(const ring::Descriptor& d
     in = in.subspan(n * sizeof(std::uint32_t));
     return s;
   };
-  if (d.kind != ring::Kind::kStep || !take(&plan.header, sizeof plan.header)) return std::nullopt;
+  if (d.kind != ring::Kind::kStep || !take(&plan.header, sizeof plan.header)) return false;
   std::uint64_t rows = 0;
   for (std::uint32_t i = 0; i < plan.header.requests; ++i) {
     Plan::Part part;
-    if (!take(&part.request, sizeof part.request)) return std::nullopt;
+    if (!take(&part.request, sizeof part.request)) return false;
     const ring::StepRequest& q = part.request;
     const std::uint64_t padded = (std::uint64_t{q.count} + q.pages + 1) / 2 * 2;
-    if (q.count == 0 || padded > in.size() / sizeof(std::uint32_t)) return std::nullopt;
-    if (q.record >= ctx_.plan().records || std::uint64_t{q.start} + q.count > ctx_.plan().ctx)
-      return std::nullopt;
-    if (std::uint64_t{q.pages} * kernels::kPageTokens < std::uint64_t{q.start} + q.count) return std::nullopt;
+    if (q.count == 0 || padded > in.size() / sizeof(std::uint32_t)) return false;
+    if (q.record >= ctx_.plan().records || std::uint64_t{q.start} + q.count > ctx_.plan().ctx) return false;
+    if (std::uint64_t{q.pages} * kernels::kPageTokens < std::uint64_t{q.start} + q.count) return false;
     part.ids = words(q.count);
     part.pages = words(q.pages);
     if ((q.count + q.pages) % 2 != 0) words(1);
     for (const std::uint32_t p : part.pages)
-      if (p >= ctx_.at().kv->pages) return std::nullopt;
+      if (p >= ctx_.at().kv->pages) return false;
     rows += q.count;
     plan.parts.push_back(part);
   }
-  if (rows > ctx_.plan().prompt_chunk + ctx_.plan().parallel) return std::nullopt;
-  return plan;
+  if (rows > ctx_.plan().prompt_chunk + ctx_.plan().parallel) return false;
+  return true;
 }
 
 bool ComputeStage::all_cancelled(const Plan& plan) const {
@@ -126,7 +123,8 @@ bool ComputeStage::all_cancelled(const Plan& plan) const {
 }
 
 void ComputeStage::run_step(const Plan& plan) {
-  std::vector<Sequence> sequences;
+  pool_.wake();
+  sequences_.clear();
   for (const Plan::Part& p : plan.parts) {
     Sequence s{p.ids, p.pages, p.request.start, p.request.sample != 0 ? Logits::kLastRow : Logits::kNone, {}};
     // By the prompt's length as the journal has it: a request that is taken up again gets the same forms.
@@ -135,27 +133,27 @@ void ComputeStage::run_step(const Plan& plan) {
       if (id >= manifest_.spec.vocab && s.error.empty())
         s.error = "token id " + std::to_string(id) + " is not below the vocabulary of " +
                   std::to_string(manifest_.spec.vocab);
-    sequences.push_back(std::move(s));
+    sequences_.push_back(std::move(s));
   }
   // A sequence with an impossible id computes nothing: its rows would read outside the embedding.
-  std::vector<Sequence> valid;
-  for (const Sequence& s : sequences)
-    if (s.error.empty()) valid.push_back(s);
+  valid_.clear();
+  for (const Sequence& s : sequences_)
+    if (s.error.empty()) valid_.push_back(s);
   experts_.begin_step(plan.header.step);
   bool completed = true;
-  if (!valid.empty()) completed = forward_->run(valid, experts_, [&] { return all_cancelled(plan); });
-  for (std::size_t i = 0, v = 0; i < sequences.size(); ++i)
-    if (sequences[i].error.empty()) sequences[i].error = valid[v++].error;
+  if (!valid_.empty()) completed = forward_->run(valid_, experts_, [&] { return all_cancelled(plan); });
+  pool_.rest();
+  for (std::size_t i = 0, v = 0; i < sequences_.size(); ++i)
+    if (sequences_[i].error.empty()) sequences_[i].error = valid_[v++].error;
   ctx_.desk()->add(Counter::kSteps);
-  publish_result(plan, completed, sequences);
+  publish_result(plan, completed);
   experts_.end_step();
 }
 
-void ComputeStage::publish_result(const Plan& plan, bool completed, std::span<const Sequence> sequences) {
-  std::vector<std::byte> payload(sizeof(ring::StepResultHeader) +
-                                 plan.parts.size() * sizeof(ring::StepResultRow));
+void ComputeStage::publish_result(const Plan& plan, bool completed) {
+  result_.resize(sizeof(ring::StepResultHeader) + plan.parts.size() * sizeof(ring::StepResultRow));
   const ring::StepResultHeader header{plan.header.step, static_cast<std::uint32_t>(plan.parts.size()), 0};
-  std::memcpy(payload.data(), &header, sizeof header);
+  std::memcpy(result_.data(), &header, sizeof header);
   std::size_t computed = 0;
   for (std::size_t i = 0; i < plan.parts.size(); ++i) {
     const ring::StepRequest& q = plan.parts[i].request;
@@ -164,9 +162,9 @@ void ComputeStage::publish_result(const Plan& plan, bool completed, std::span<co
     row.record = q.record;
     row.start = q.start;
     row.count = q.count;
-    std::string error = sequences[i].error;
+    std::string error = sequences_[i].error;
     bool in_vocabulary = true;
-    for (const std::uint32_t id : sequences[i].ids)
+    for (const std::uint32_t id : sequences_[i].ids)
       in_vocabulary = in_vocabulary && id < manifest_.spec.vocab;
     const std::size_t place = in_vocabulary ? computed++ : 0;
     if (!completed) {
@@ -186,16 +184,16 @@ void ComputeStage::publish_result(const Plan& plan, bool completed, std::span<co
       row.status = ring::RowStatus::kFailed;
       std::strncpy(row.error, error.c_str(), sizeof row.error - 1);
     }
-    std::memcpy(payload.data() + sizeof header + i * sizeof row, &row, sizeof row);
+    std::memcpy(result_.data() + sizeof header + i * sizeof row, &row, sizeof row);
   }
   service::crash_point(service::CrashPoint::kSampled);
   ring::Message m;
   m.kind = ring::Kind::kStepResult;
   m.aux = plan.header.step;
-  m.payload = payload;
+  m.payload = result_;
   while (!to_router_.publish(m))
     ctx_.sleep(WaitFor::kRingSpace, shm::index(shm::EdgeId::kComputeRouter),
-               [&] { return to_router_.has_space(payload.size()); });
+               [&] { return to_router_.has_space(result_.size()); });
 }
 
 std::string ComputeStage::write_logits(std::uint64_t request, std::uint32_t row,

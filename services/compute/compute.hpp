@@ -1,6 +1,6 @@
 #pragma once
 #include <memory>
-#include <optional>
+#include <vector>
 
 #include "services/compute/compute_stage.hpp"
 #include "services/compute/expert_client.hpp"
@@ -19,13 +19,22 @@ class ComputeStage final : public service::Stage {
   bool has_work() override;
 
  private:
-  struct Plan;  // a step as decoded from the arena
-  /// Decodes and checks a step. Empty where the message is malformed (it is then dropped and said).
-  std::optional<Plan> decode(const ring::Descriptor& d) const;
+  /// A step as decoded from the arena. One object serves all steps, so that none allocates.
+  struct Plan {
+    ring::StepHeader header;
+    struct Part {
+      ring::StepRequest request;
+      std::span<const std::uint32_t> ids;
+      std::span<const std::uint32_t> pages;
+    };
+    std::vector<Part> parts;
+  };
+  /// Decodes and checks a step. False where the message is malformed (it is then dropped and said).
+  bool decode(const ring::Descriptor& d, Plan& plan) const;
   /// Waits for the dense region, then binds weights: the first step pays for it.
   void make_ready();
   void run_step(const Plan& plan);
-  void publish_result(const Plan& plan, bool completed, std::span<const Sequence> sequences);
+  void publish_result(const Plan& plan, bool completed);
   std::string write_logits(std::uint64_t request, std::uint32_t row, std::span<const float> logits) const;
   bool all_cancelled(const Plan& plan) const;
 
@@ -38,6 +47,10 @@ class ComputeStage final : public service::Stage {
   ThreadPool pool_;
   Weights weights_;
   std::unique_ptr<Forward> forward_;
+  Plan plan_;
+  std::vector<Sequence> sequences_;  ///< [parts]
+  std::vector<Sequence> valid_;      ///< those that can be computed
+  std::vector<std::byte> result_;    ///< the message
   Sampler sampler_;
 };
 

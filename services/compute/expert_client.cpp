@@ -16,6 +16,9 @@ ExpertClient::ExpertClient(service::StageContext& ctx)
       loader_board_(shm::extra_of<shm::LoaderBoard>(ctx.peer(StageId::kLoader))),
       to_loader_(ctx.producer(shm::EdgeId::kComputeLoader)),
       from_loader_(ctx.consumer(shm::EdgeId::kLoaderCompute)) {
+  set_.reserve(dir_->experts);
+  leased_.reserve(dir_->experts);
+  batch_.reserve(dir_->experts);
   // Leases of an earlier life protect nothing now. They end before this epoch is announced in the desk.
   for (std::uint32_t s = 0; s < dir_->slots; ++s) row_->generation[s].store(0, std::memory_order_seq_cst);
 }
@@ -28,8 +31,8 @@ bool ExpertClient::any_open() const {
   return std::any_of(set_.begin(), set_.end(), [](const ring::TouchMember& m) { return m.needs != 0; });
 }
 
-bool ExpertClient::visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode,
-                         const Use& use, const Fail& fail, const std::function<bool()>& cancelled) {
+bool ExpertClient::visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use,
+                         Fail fail, Cancelled cancelled) {
   set_.assign(set.begin(), set.end());
   // Read before the touch is sent: a loader that attaches after this is seen as new, and told again.
   std::uint32_t told = loader_epoch();
@@ -75,7 +78,7 @@ void ExpertClient::lease_ready(std::uint32_t layer) {
   ctx_.desk()->add(Counter::kNeeds, set_.size() - leased_.size());
 }
 
-void ExpertClient::use_and_release(const Use& use) {
+void ExpertClient::use_and_release(Use use) {
   if (leased_.empty()) return;
   batch_.clear();
   for (const Leased& l : leased_) batch_.push_back(l.expert);
@@ -117,7 +120,7 @@ void ExpertClient::publish(const ring::Message& m, bool wake) {
                [&] { return to_loader_.has_space(m.payload.size()); });
 }
 
-bool ExpertClient::take_answers(std::uint32_t layer, const Fail& fail) {
+bool ExpertClient::take_answers(std::uint32_t layer, Fail fail) {
   bool mine = false;
   while (const ring::Descriptor* d = from_loader_.front()) {
     const auto it = std::find_if(set_.begin(), set_.end(), [&](const ring::TouchMember& m) {

@@ -16,8 +16,8 @@ class ExpertClient final : public ExpertSource {
 
   /// Number of the step that the next touches belong to.
   void begin_step(std::uint64_t step) { step_ = step; }
-  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
-             const Fail& fail, const std::function<bool()>& cancelled) override;
+  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use, Fail fail,
+             Cancelled cancelled) override;
   /// Wakes a loader that was told of hits only, so that it sees the touches of this step.
   void end_step() { to_loader_.ring_peer(); }
 
@@ -27,13 +27,13 @@ class ExpertClient final : public ExpertSource {
     std::uint32_t slot;
   };
   void lease_ready(std::uint32_t layer);
-  void use_and_release(const Use& use);
+  void use_and_release(Use use);
   void send_touch(std::uint32_t layer, bool decode, bool again);
   void send_need(std::uint32_t key);
   void publish(const ring::Message& m, bool wake);
   /// Takes all answers that are there; leases before the head advances. Returns whether any was for an open
   /// need.
-  bool take_answers(std::uint32_t layer, const Fail& fail);
+  bool take_answers(std::uint32_t layer, Fail fail);
   void lease_ended(std::uint32_t slot);
   std::uint32_t loader_epoch() const;
   bool any_open() const;

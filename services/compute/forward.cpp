@@ -1,8 +1,18 @@
 #include "services/compute/forward.hpp"
 
 #include <algorithm>
+#include <array>
+
+#include "base/check.hpp"
 
 namespace wisp::compute {
+
+namespace {
+/// Multiply-adds of an item: some five microseconds, of which claiming it takes a hundredth.
+constexpr std::uint64_t kItemCost = 1u << 17;
+/// Matrices of one loop.
+constexpr std::size_t kMostProducts = 4;
+}  // namespace
 
 Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages kv,
                  const kernels::Kernels& kernels, ThreadPool& pool, std::uint32_t max_rows, std::uint32_t ctx,
@@ -18,6 +28,11 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
       rope_(spec.attention.rope, ctx) {
   const model::AttentionSpec& a = spec.attention;
   const std::size_t n = max_rows;
+  for (std::uint32_t t = 0; t < pool.threads(); ++t) attention_.emplace_back(a, ctx, queries_at_once());
+  rows_.reserve(n);
+  stretches_.reserve(2 * n);  // a sequence has two at most
+  blocks_.reserve(n);
+  logits_of_.reserve(n);
   std::uint32_t width = spec.moe_width;
   for (const model::LayerSpec& l : spec.layers)
     width = std::max(width, l.moe ? spec.shared.width : l.dense_width);
@@ -49,6 +64,7 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
   ordered_.resize(n * spec.ordered_width);
   if (fast) {
     bytes_.resize(n, spec.widest_input());
+    if (spec.moe_layers() != 0) row_bytes_.resize(n, spec.hidden);
     if (spec.ordered_width != 0) up_bytes_.resize(n, spec.hidden);
   }
   gate_.resize(n * width);
@@ -63,13 +79,15 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
   mix_.resize(spec.shared.gated ? n : 0);
   product_of_.resize(chosen_.size());
   place_row_.resize(chosen_.size());
+  member_of_.resize(spec.router.experts);
+  set_.reserve(spec.router.experts);
+  member_first_.reserve(std::size_t{spec.router.experts} + 1);
+  member_next_.reserve(spec.router.experts);
+  jobs_.reserve(spec.router.experts);
 }
 
-bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts,
-                  const std::function<bool()>& cancelled) {
+bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts, ExpertSource::Cancelled cancelled) {
   lay_out_rows(sequences);
-  const auto rows = static_cast<std::uint32_t>(rows_.size());
-
   embed(sequences);
   for (std::uint32_t layer = 0; layer < spec_.layers.size(); ++layer) {
     const LayerWeights& w = weights_.layers[layer];
@@ -78,14 +96,12 @@ bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts,
       latent_attention(layer, sequences);
     else
       attention(layer, sequences);
-    k_.add(x_.data(), block_.data(), std::size_t{rows} * spec_.hidden);
     norm_rows(w.ffn_norm);
     if (spec_.layers[layer].moe) {
       if (!moe_ffn(layer, sequences, experts, cancelled)) return false;
     } else {
-      mlp(layer, block_.data());
+      mlp(layer, block_.data(), x_.data());
     }
-    k_.add(x_.data(), block_.data(), std::size_t{rows} * spec_.hidden);
   }
   head(sequences);
   return true;
@@ -120,17 +136,24 @@ void Forward::embed(std::span<const Sequence> sequences) {
   }
 }
 
+void Forward::for_rows(std::uint32_t rows, std::uint64_t cost, FunctionRef<void(std::size_t)> fn) {
+  pool_.run(rows, rows * cost, [&](std::uint32_t r, std::uint32_t) { fn(r); });
+}
+
 void Forward::norm_rows(const std::vector<float>& weight) {
-  for (std::size_t r = 0; r < rows_.size(); ++r)
+  for_rows(static_cast<std::uint32_t>(rows_.size()), 2 * std::uint64_t{spec_.hidden}, [&](std::size_t r) {
     k_.rms_norm(x_.data() + r * spec_.hidden, weight.data(), spec_.norm_eps, spec_.hidden,
                 normed_.data() + r * spec_.hidden);
+  });
 }
 
 kernels::Int8Rows Forward::bytes_for(const kernels::WeightView& w, const float* x, std::uint32_t rows,
                                      Int8Buffer& buffer) {
   if (!fast_ || !kernels::takes_int8(w.format)) return {};
-  const kernels::Int8Rows bytes = buffer.rows(rows, w.cols);
-  k_.quantise(w.format, x, w.cols, rows, w.cols, bytes);
+  const kernels::Int8Rows bytes = buffer.rows(0, rows, w.cols);
+  for_rows(rows, 4 * std::uint64_t{w.cols}, [&](std::size_t r) {
+    k_.quantise(w.format, x + r * w.cols, w.cols, 1, w.cols, bytes.from(static_cast<std::uint32_t>(r)));
+  });
   return bytes;
 }
 
@@ -142,36 +165,91 @@ void Forward::product(const kernels::WeightView& w, const float* x, const kernel
     k_.linear(w, x, w.cols, rows, y, w.rows, begin, end);
 }
 
-void Forward::linear(const Linear& l, const float* x, float* y, std::uint32_t rows) {
-  const kernels::WeightView& w = l.weight;
-  if (w.order != nullptr) {
+std::uint32_t Forward::tiles_of_item(std::uint32_t tiles, std::uint32_t matrices, std::uint64_t cost) const {
+  // Enough items that no thread waits long for the last one, and none so small that claiming it shows.
+  // Kernels take four tiles at a time.
+  const std::uint64_t share = std::uint64_t{tiles} * matrices / (4 * pool_.threads());
+  const std::uint64_t worth = std::min(share, kItemCost / cost);
+  return std::clamp(static_cast<std::uint32_t>((worth + 3) / 4 * 4), 4u, std::max(tiles, 4u));
+}
+
+bool Forward::same_input(const kernels::WeightView& a, const kernels::WeightView& b) const {
+  if (a.order != nullptr || b.order != nullptr) return false;
+  return !fast_ || !kernels::takes_int8(a.format) || !kernels::takes_int8(b.format) || a.format == b.format;
+}
+
+void Forward::products(const float* x, std::initializer_list<Product> all, std::uint32_t rows) {
+  const kernels::WeightView& first = all.begin()->linear.weight;
+  const kernels::WeightView* coded = nullptr;
+  for (const Product& p : all) {
+    const kernels::WeightView& w = p.linear.weight;
+    if (coded == nullptr && kernels::takes_int8(w.format)) coded = &w;
+    if (all.size() == 1 || (same_input(first, w) && (coded == nullptr || same_input(*coded, w)))) continue;
+    for (const Product& one : all) products(x, {one}, rows);
+    return;
+  }
+  if (first.order != nullptr) {
     for (std::size_t r = 0; r < rows; ++r)
-      kernels::in_order(w.order, w.cols, x + r * w.cols, ordered_.data() + r * w.cols);
+      kernels::in_order(first.order, first.cols, x + r * first.cols, ordered_.data() + r * first.cols);
     x = ordered_.data();
   }
-  const kernels::Int8Rows bytes = bytes_for(w, x, rows, bytes_);
-  const std::uint32_t tiles = kernels::tiles_of(w.rows);
-  // A few tiles an item: enough items to share, few enough to be cheap.
-  const std::uint32_t step = std::max(1u, tiles / (4 * pool_.threads()));
-  pool_.run((tiles + step - 1) / step, std::uint64_t{w.rows} * w.cols * rows, [&](std::uint32_t i) {
-    product(w, x, bytes, rows, y, i * step, std::min(tiles, (i + 1) * step));
+  const kernels::Int8Rows bytes = bytes_for(coded != nullptr ? *coded : first, x, rows, bytes_);
+  struct Part {
+    std::uint32_t tiles, step, items;
+  };
+  std::array<Part, kMostProducts> parts;
+  std::uint32_t items = 0;
+  std::uint64_t cost = 0;
+  const std::uint64_t tile_cost = std::uint64_t{kernels::kTileRows} * first.cols * rows;
+  WISP_CHECK(all.size() <= parts.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::uint32_t tiles = kernels::tiles_of(all.begin()[i].linear.weight.rows);
+    const std::uint32_t step = tiles_of_item(tiles, 1, tile_cost);
+    parts[i] = {tiles, step, (tiles + step - 1) / step};
+    items += parts[i].items;
+    cost += tiles * tile_cost;
+  }
+  pool_.run(items, cost, [&](std::uint32_t item, std::uint32_t) {
+    std::size_t i = 0;
+    while (item >= parts[i].items) item -= parts[i++].items;
+    const Product& p = all.begin()[i];
+    const kernels::WeightView& w = p.linear.weight;
+    const std::uint32_t begin = item * parts[i].step, end = std::min(parts[i].tiles, begin + parts[i].step);
+    product(w, x, kernels::takes_int8(w.format) ? bytes : kernels::Int8Rows{}, rows, p.y, begin, end);
+    const std::size_t column = std::size_t{begin} * kernels::kTileRows;
+    const std::size_t n = std::min<std::size_t>(std::size_t{end} * kernels::kTileRows, w.rows) - column;
+    for (std::size_t r = 0; r < rows; ++r) {
+      float* y = p.y + r * w.rows + column;
+      if (!p.linear.bias.empty()) k_.add(y, p.linear.bias.data() + column, n);
+      if (p.sum != nullptr) k_.add(p.sum + r * w.rows + column, y, n);
+    }
   });
-  if (l.bias.empty()) return;
-  for (std::size_t r = 0; r < rows; ++r) k_.add(y + r * w.rows, l.bias.data(), w.rows);
 }
 
-void Forward::mlp(std::uint32_t layer, float* y) {
+void Forward::mlp(std::uint32_t layer, float* y, float* sum) {
   const LayerWeights& w = weights_.layers[layer];
   const auto rows = static_cast<std::uint32_t>(rows_.size());
-  linear(w.gate, normed_.data(), gate_.data(), rows);
-  linear(w.up, normed_.data(), up_.data(), rows);
-  glu(std::size_t{rows} * w.gate.weight.rows);
-  linear(w.down, gate_.data(), y, rows);
+  const kernels::WeightView &gate = w.gate.weight, &up = w.up.weight;
+  const std::uint32_t width = gate.rows;
+  if (same_input(gate, up) && gate.format == up.format) {
+    const Input in{normed_.data(), bytes_for(gate, normed_.data(), rows, bytes_)};
+    const std::uint32_t tiles = kernels::tiles_of(width);
+    const std::uint64_t tile_cost = 2 * std::uint64_t{kernels::kTileRows} * gate.cols * rows;
+    const std::uint32_t step = tiles_of_item(tiles, 1, tile_cost);
+    pool_.run((tiles + step - 1) / step, tiles * tile_cost, [&](std::uint32_t item, std::uint32_t) {
+      const std::uint32_t begin = item * step, end = std::min(tiles, begin + step);
+      gated({gate, up, {}, nullptr, nullptr, nullptr}, in, in, rows, gate_.data(), up_.data(), begin, end);
+    });
+  } else {
+    products(normed_.data(), {{w.gate, gate_.data()}, {w.up, up_.data()}}, rows);
+    glu(gate_.data(), up_.data(), std::size_t{rows} * width);
+  }
+  products(gate_.data(), {{w.down, y, sum}}, rows);
 }
 
-void Forward::glu(std::size_t n) {
-  if (spec_.glu.limit == 0.0f) return k_.silu_mul(gate_.data(), up_.data(), n);
-  kernels::clamped_glu(gate_.data(), up_.data(), n, spec_.glu.limit, spec_.glu.alpha);
+void Forward::glu(float* gate, const float* up, std::size_t n) const {
+  if (spec_.glu.limit == 0.0f) return k_.silu_mul(gate, up, n);
+  kernels::clamped_glu(gate, up, n, spec_.glu.limit, spec_.glu.alpha);
 }
 
 void Forward::head(std::span<Sequence> sequences) {
@@ -188,9 +266,13 @@ void Forward::head(std::span<Sequence> sequences) {
       k_.rms_norm(x_.data() + row * spec_.hidden, weights_.norm.data(), spec_.norm_eps, spec_.hidden,
                   normed_.data() + std::size_t{wanted} * spec_.hidden);
   }
-  logits_.resize(std::size_t{wanted} * spec_.vocab);
+  if (const std::size_t n = std::size_t{wanted} * spec_.vocab; n > logits_.size()) logits_.resize(n);
   if (wanted == 0) return;
-  linear({weights_.head, {}}, normed_.data(), logits_.data(), wanted);
+  products(normed_.data(), {{weights_.head, logits_.data()}}, wanted);
+}
+
+void Forward::reserve_logits(std::uint32_t rows) {
+  logits_.resize(std::size_t{rows} * spec_.vocab);
 }
 
 std::span<const float> Forward::logits(std::size_t i) const {

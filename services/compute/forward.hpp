@@ -1,13 +1,15 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/function_ref.hpp"
 #include "model/model_spec.hpp"
 #include "ring/messages.hpp"
+#include "services/compute/attention_scratch.hpp"
 #include "services/compute/int8_buffer.hpp"
 #include "services/compute/rope_table.hpp"
 #include "services/compute/thread_pool.hpp"
@@ -52,13 +54,14 @@ struct ReadyExpert {
 class ExpertSource {
  public:
   virtual ~ExpertSource() = default;
-  using Use = std::function<void(std::span<const ReadyExpert>)>;
-  using Fail = std::function<void(std::uint32_t member, const std::string& why)>;
+  using Use = FunctionRef<void(std::span<const ReadyExpert>)>;
+  using Fail = FunctionRef<void(std::uint32_t member, const std::string& why)>;
+  using Cancelled = FunctionRef<bool()>;
   /// Brings every member of `set` (distinct experts of `layer`) once, in any order and in any grouping, to
   /// `use` or to `fail`. An extent is valid during the call alone. Returns false if `cancelled()` became true
   /// on the way.
-  virtual bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
-                     const Fail& fail, const std::function<bool()>& cancelled) = 0;
+  virtual bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use,
+                     Fail fail, Cancelled cancelled) = 0;
 };
 
 /// The forward pass of every family over shared blocks. Holds scratch, no state between calls but KV pages.
@@ -71,7 +74,9 @@ class Forward {
 
   /// Computes all rows of all sequences: writes their KV rows, and logits where asked. Returns false if
   /// cancelled.
-  bool run(std::span<Sequence> sequences, ExpertSource& experts, const std::function<bool()>& cancelled);
+  bool run(std::span<Sequence> sequences, ExpertSource& experts, ExpertSource::Cancelled cancelled);
+  /// Makes room for the logits of `rows` rows; a call that wants more makes it itself.
+  void reserve_logits(std::uint32_t rows);
   /// Logits of the sequence with index i in the last run, which wanted them: [vocab] of its last row, or
   /// [rows, vocab] of all.
   std::span<const float> logits(std::size_t i) const;
@@ -93,6 +98,27 @@ class Forward {
     bool naive;
     std::uint32_t rows() const { return end - begin; }
   };
+  /// Rows [begin, end) of one sequence, whose first seen position lies in one page.
+  struct RowBlock {
+    std::uint32_t begin;
+    std::uint32_t end;
+    std::uint32_t first_page;
+  };
+  /// Rows that a product takes, as f32 and, where it takes bytes, as those (else codes null).
+  struct Input {
+    const float* x = nullptr;
+    kernels::Int8Rows bytes;
+  };
+  /// An expert at work.
+  struct ExpertJob {
+    ExpertWeights weights;
+    std::uint32_t first;  ///< place in product_
+    std::uint32_t rows;
+    std::uint32_t local;  ///< row in gathered_, gate_ and up_
+    Input gate_in, up_in;
+  };
+  /// Items that the heads of a row are shared out to in latent attention.
+  static constexpr std::uint32_t kHeadGroups = 4;
   /// One column of a tile of 16 rows of a f32 matrix (wisp/kernels/weight.hpp).
   struct alignas(64) TileColumn {
     float row[kernels::kTileRows];
@@ -101,20 +127,28 @@ class Forward {
   void embed(std::span<const Sequence> sequences);
   void attention(std::uint32_t layer, std::span<const Sequence> sequences);
   void latent_attention(std::uint32_t layer, std::span<const Sequence> sequences);
-  void write_latents(std::uint32_t layer, std::span<const Sequence> sequences);
+  /// Norm, rotation and page of the latent of row r.
+  void finish_latent(std::uint32_t layer, std::size_t r, std::span<const Sequence> sequences);
   void attend_absorbed(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows);
   void mix_latents(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows);
   /// attn_ of naive rows, with keys and values of a few heads at a time.
   void attend_naive(std::uint32_t layer, std::span<const Sequence> sequences, const Stretch& rows);
   /// The matrices of `head` into place `slot` of head_k_up_ and head_v_up_.
-  void widen_head(std::uint32_t layer, std::uint32_t head, std::uint32_t slot);
+  void widen_head(std::uint32_t layer, std::uint32_t head, std::uint32_t slot, AttentionScratch& own);
   /// Keys and values of pages [begin, end) of `s` for the head in `slot`, from their latents.
   void rebuild(std::uint32_t layer, const Sequence& s, std::uint32_t slot, std::uint32_t begin,
-               std::uint32_t end);
-  void attend_row(std::uint32_t r, std::uint32_t head, std::uint32_t slot);
-  /// Positions below `count` that row r may not see, by the indexer's choice; valid until the next call of
-  /// this thread.
-  std::span<const std::uint32_t> unseen_by(std::size_t r, std::uint32_t count) const;
+               std::uint32_t end, AttentionScratch& own);
+  /// attn_ of naive rows [begin, end) for `head`, whose keys and values are in `slot`.
+  void attend_rows(std::uint32_t begin, std::uint32_t end, std::uint32_t head, std::uint32_t slot,
+                   AttentionScratch& own);
+  /// Positions below `count` that row r may not see, by the indexer's choice; they lie in `own`.
+  std::span<const std::uint32_t> unseen_by(std::size_t r, std::uint32_t count, AttentionScratch& own) const;
+  /// Of the groups that the heads of a row are shared out to in latent attention.
+  std::uint32_t heads_of_group() const { return (spec_.attention.heads + kHeadGroups - 1) / kHeadGroups; }
+  /// Queries that a thread answers at a time.
+  std::uint32_t queries_at_once() const;
+  /// Rows whose queries those are, in grouped-query attention.
+  std::uint32_t rows_at_once() const;
   /// Of q . k in latent attention.
   float latent_scale() const;
   /// Where keys and values of page `page` of a sequence lie for the head in `slot`.
@@ -124,7 +158,8 @@ class Forward {
   std::byte* index_page(std::uint32_t page, std::uint32_t layer) const;
   /// Chooses what each row sees in this layer and in those that use its choice.
   void choose_positions(std::uint32_t layer, std::span<const Sequence> sequences);
-  void choose_for_row(std::size_t r, std::uint32_t layer, const Sequence& s);
+  void finish_index_key(std::uint32_t layer, std::size_t r, std::span<const Sequence> sequences);
+  void choose_for_row(std::size_t r, std::uint32_t layer, const Sequence& s, AttentionScratch& own);
   bool sees(std::size_t row, std::uint32_t position) const {
     return (chosen_positions_[row * position_words_ + position / 64] >> position % 64 & 1) != 0;
   }
@@ -132,17 +167,34 @@ class Forward {
   void linear_per_head(const kernels::WeightView& w, std::uint32_t rows_per_head, const float* x,
                        std::size_t x_stride, std::size_t x_head, float* y, const Stretch& rows);
   void clip(float* x, std::size_t n) const;
-  void write_kv(std::uint32_t layer, std::span<const Sequence> sequences);
+  /// What stands between the products and attention, for one KV head of row r and its query heads: clip,
+  /// norm, rotation, the row's place in the pages.
+  void finish_heads(std::uint32_t layer, std::size_t r, std::uint32_t kv_head,
+                    std::span<const Sequence> sequences);
+  /// The first position that a row at `position` sees.
+  std::uint32_t first_seen(std::uint32_t layer, std::uint32_t position) const;
+  /// Fills blocks_ for this layer.
+  void block_rows(std::uint32_t layer);
   void attend(std::uint32_t layer, std::span<const Sequence> sequences);
-  /// y [rows, hidden] = the dense MLP, or the shared expert, of `layer`.
-  void mlp(std::uint32_t layer, float* y);
+  void attend_block(std::uint32_t layer, const RowBlock& b, std::uint32_t kv_head,
+                    std::span<const Sequence> sequences, AttentionScratch& own);
+  /// y [rows, hidden] = the dense MLP, or the shared expert, of `layer`, added to `sum` where there is one.
+  void mlp(std::uint32_t layer, float* y, float* sum);
   bool moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, ExpertSource& experts,
-               const std::function<bool()>& cancelled);
-  /// gate_[0, n) becomes what `down` takes.
-  void glu(std::size_t n);
+               ExpertSource::Cancelled cancelled);
+  /// Both [n]: gate becomes what `down` takes.
+  void glu(float* gate, const float* up, std::size_t n) const;
   void route(std::uint32_t layer, std::uint32_t rows);
-  void add_shared(std::uint32_t layer);
+  /// x_ += the experts' products in rank order, then the shared expert, which must be in shared_.
+  void add_experts();
   void multiply_experts(std::span<const ReadyExpert> ready);
+  /// Whether experts want their inputs in an order of their own.
+  bool has_order() const;
+  /// The inputs of a job into rows [at, at + job.rows) of gathered_ and what belongs to it.
+  void gather(ExpertJob& job, std::uint32_t at);
+  /// Tiles [begin, end) of gate [rows, width]: what `down` takes; and those of up, which are used up.
+  void gated(const ExpertWeights& w, const Input& gate_in, const Input& up_in, std::uint32_t rows,
+             float* gate, float* up, std::uint32_t begin, std::uint32_t end) const;
   void head(std::span<Sequence> sequences);
 
   void norm_rows(const std::vector<float>& weight);
@@ -152,8 +204,21 @@ class Forward {
   /// A product of tiles [begin, end), of `bytes` where there are any, else of x.
   void product(const kernels::WeightView& w, const float* x, const kernels::Int8Rows& bytes,
                std::uint32_t rows, float* y, std::uint32_t begin, std::uint32_t end) const;
-  /// y [rows, w.rows] = x [rows, w.cols] W^T + b, shared among the threads by tiles.
-  void linear(const Linear& l, const float* x, float* y, std::uint32_t rows);
+  /// y [rows, w.rows] = x W^T + b; and `sum`, of the same shape, += y where there is one.
+  struct Product {
+    const Linear& linear;
+    float* y;
+    float* sum = nullptr;
+  };
+  /// Products of one input x [rows, cols], shared among the threads by tiles in one loop where they take the
+  /// input in one form.
+  void products(const float* x, std::initializer_list<Product> all, std::uint32_t rows);
+  /// Whether a and b may share an input: no order of their own, and bytes of one kind.
+  bool same_input(const kernels::WeightView& a, const kernels::WeightView& b) const;
+  /// Tiles that an item takes of `matrices` of `tiles` tiles each, with `cost` multiply-adds a tile.
+  std::uint32_t tiles_of_item(std::uint32_t tiles, std::uint32_t matrices, std::uint64_t cost) const;
+  /// fn(r) for each row, shared among the threads; `cost` is of one row.
+  void for_rows(std::uint32_t rows, std::uint64_t cost, FunctionRef<void(std::size_t)> fn);
   std::byte* key_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
   std::byte* value_page(std::uint32_t page, std::uint32_t layer, std::uint32_t kv_head) const;
 
@@ -166,10 +231,12 @@ class Forward {
   bool fast_;
   std::uint32_t ctx_;
   RopeTables rope_;
+  std::vector<AttentionScratch> attention_;  ///< [threads]
 
   // scratch, [max_rows, ...] f32 unless said otherwise
   std::vector<Row> rows_;
   std::vector<Stretch> stretches_;                 ///< all rows, in order
+  std::vector<RowBlock> blocks_;                   ///< all rows, in order
   bool decode_ = false;                            ///< every sequence of this call has one row
   std::vector<float> x_;                           ///< [rows, hidden] residual stream
   std::vector<float> normed_;                      ///< [rows, hidden]
@@ -198,13 +265,18 @@ class Forward {
   std::vector<float> product_;                     ///< [rows * top_k, hidden], grouped by expert
   std::vector<std::uint32_t> product_of_;          ///< [rows, top_k] -> place in product_
   std::vector<float> gathered_;                    ///< [rows, hidden] inputs of experts at work
+  Int8Buffer row_bytes_;                           ///< normed_ for experts
+  kernels::Int8Rows row_bytes_now_;                ///< of this layer
   Int8Buffer bytes_, up_bytes_;                    ///< inputs in bytes; of up where its order is its own
   std::vector<float> ordered_;                     ///< [rows, ordered_width] inputs in a matrix's own order
   std::vector<ring::TouchMember> set_;
-  std::vector<std::uint32_t> member_first_;  ///< [set] first place in product_
-  std::vector<std::uint32_t> place_row_;     ///< [rows * top_k] row of a place in product_
-  std::vector<float> logits_;                ///< [rows that were wanted, vocab]
-  std::vector<LogitRows> logits_of_;         ///< [sequences]
+  std::vector<std::int32_t> member_of_;      ///< [experts] place in set_, -1 where it is not in it
+  std::vector<std::uint32_t> member_first_;  ///< [set + 1] first place in product_
+  std::vector<std::uint32_t> member_next_;   ///< [set] next free place
+  std::vector<ExpertJob> jobs_;
+  std::vector<std::uint32_t> place_row_;  ///< [rows * top_k] row of a place in product_
+  std::vector<float> logits_;             ///< [rows that were wanted or reserved, vocab]
+  std::vector<LogitRows> logits_of_;      ///< [sequences]
 };
 
 }  // namespace wisp::compute

@@ -16,10 +16,12 @@ class Int8Buffer {
     scales_.resize(rows * groups);
     offsets_.resize(rows * groups);
   }
-  /// `rows` rows of `cols` columns.
-  kernels::Int8Rows rows(std::uint32_t rows, std::uint32_t cols) {
-    return {(cols + kernels::kGroupColumns - 1) / kernels::kGroupColumns, rows, codes_.data(), scales_.data(),
-            offsets_.data()};
+  /// `rows` rows of `cols` columns, a matrix of their own; `at` rows of others lie before them.
+  kernels::Int8Rows rows(std::uint32_t at, std::uint32_t rows, std::uint32_t cols) {
+    const std::uint32_t groups = (cols + kernels::kGroupColumns - 1) / kernels::kGroupColumns;
+    const std::size_t first = std::size_t{at} * groups;
+    return {groups, rows, codes_.data() + first * kernels::kGroupColumns, scales_.data() + first,
+            offsets_.data() + first};
   }
 
  private:

@@ -17,6 +17,12 @@ class Sampler {
   Result<std::uint32_t> draw(std::span<const float> logits, const shm::RequestParams& params,
                              std::uint32_t position);
 
+  /// Makes room for a vocabulary, so that no draw allocates.
+  void reserve(std::uint32_t vocab) {
+    order_.resize(vocab);
+    mass_.resize(vocab);
+  }
+
  private:
   std::vector<std::uint32_t> order_;
   std::vector<double> mass_;

@@ -100,7 +100,7 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
   Binder b(m, dense, dense_bytes);
   Weights w;
   w.embed = b.matrix("embed", s.vocab, s.hidden);
-  w.head = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : w.embed;
+  w.head.weight = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : w.embed;
   w.norm = b.vector("norm", s.hidden);
   w.layers.resize(s.layers.size());
   for (std::uint32_t l = 0; l < s.layers.size(); ++l) {

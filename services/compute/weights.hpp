@@ -37,7 +37,7 @@ struct LayerWeights {
 /// The dense part of a model: views into the region `dense` (owned by the caller), small vectors as f32.
 struct Weights {
   kernels::WeightView embed;  ///< [vocab, hidden]
-  kernels::WeightView head;   ///< [vocab, hidden]; the embedding where the head is tied
+  Linear head;                ///< [vocab, hidden]; the embedding where the head is tied
   std::vector<float> norm;    ///< [hidden]
   std::vector<LayerWeights> layers;
 

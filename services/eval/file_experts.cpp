@@ -30,8 +30,8 @@ Result<FileExperts> FileExperts::open(const std::string& folder, const model::Ma
   return out;
 }
 
-bool FileExperts::visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool /*decode*/,
-                        const Use& use, const Fail& fail, const std::function<bool()>& cancelled) {
+bool FileExperts::visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool /*decode*/, Use use,
+                        Fail fail, Cancelled cancelled) {
   std::vector<compute::ReadyExpert> ready;
   for (std::uint32_t i = 0; i < set.size(); ++i) {
     if (cancelled()) return false;

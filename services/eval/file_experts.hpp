@@ -17,8 +17,8 @@ class FileExperts final : public compute::ExpertSource {
   /// Errors: kIo where a file cannot be opened. `m` outlives this object.
   static Result<FileExperts> open(const std::string& folder, const model::Manifest& m);
 
-  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
-             const Fail& fail, const std::function<bool()>& cancelled) override;
+  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use, Fail fail,
+             Cancelled cancelled) override;
 
  private:
   explicit FileExperts(const model::Manifest& m) : m_(&m) {}

@@ -34,17 +34,17 @@ class FileExperts final : public ExpertSource {
   FileExperts(const std::string& folder, const model::Manifest& m, bool one_by_one)
       : one_by_one_(one_by_one), files_(eval::FileExperts::open(folder, m).value()) {}
 
-  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
-             const Fail& fail, const std::function<bool()>& cancelled) override {
+  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use, Fail fail,
+             Cancelled cancelled) override {
     const auto last = static_cast<std::uint32_t>(set.size()) - 1;
     const std::vector<ring::TouchMember> backwards(set.rbegin(), set.rend());
-    const Use turned = [&](std::span<const ReadyExpert> ready) {
+    const auto turned = [&](std::span<const ReadyExpert> ready) {
       std::vector<ReadyExpert> members(ready.begin(), ready.end());
       for (ReadyExpert& r : members) r.member = last - r.member;
       if (!one_by_one_) return use(members);
       for (const ReadyExpert& r : members) use({&r, 1});
     };
-    const Fail turned_fail = [&](std::uint32_t member, const std::string& why) { fail(last - member, why); };
+    const auto turned_fail = [&](std::uint32_t member, const std::string& why) { fail(last - member, why); };
     return files_.visit(layer, backwards, decode, turned, turned_fail, cancelled);
   }
 

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "plan/cpus.hpp"
+
 namespace wisp::plan {
 namespace {
 
