@@ -230,7 +230,7 @@ std::uint64_t hash_of_weights(const Manifest& m) {
   return XXH3_64bits(all.data(), all.size());
 }
 
-Result<Manifest> parse_manifest(std::string_view text) {
+Result<Manifest> parse_manifest(std::string_view text, std::string_view folder) {
   WISP_ASSIGN(const Json json, parse_json_object(text, std::string(kFile)));
   const Fields root(json, std::string(kFile));
   Manifest m;
@@ -238,7 +238,8 @@ Result<Manifest> parse_manifest(std::string_view text) {
   if (m.layout_version != kLayoutVersion) {
     return unsupported(std::string(kFile) + ": layout_version " + std::to_string(m.layout_version) +
                        ", this build reads " + std::to_string(kLayoutVersion) +
-                       "; lay the checkpoint out again: wisp convert --force SRC DST");
+                       "; lay the checkpoint out again: wisp convert --force CHECKPOINT " +
+                       std::string(folder));
   }
   WISP_ASSIGN(m.name, root.text("name"));
   WISP_ASSIGN(m.profile, root.text("profile"));
@@ -272,7 +273,7 @@ Result<Manifest> load_manifest(const std::string& folder) {
                        folder + " DST");
     return std::move(text).error();
   }
-  auto parsed = parse_manifest(*text);
+  auto parsed = parse_manifest(*text, folder);
   if (!parsed.ok()) return std::move(parsed).error().within(folder);
   const Manifest& m = *parsed;
   WISP_TRY(check_file(folder, m.dense_file, m.dense_file_offset + m.dense_bytes));

@@ -71,8 +71,8 @@ struct Manifest {
 /// Reads and checks `folder/manifest.json`: every offset, size and shape is held against the file sizes on
 /// disk. Errors: kNotFound (no manifest), kInvalid (malformed, lying), kUnsupported (another layout version).
 Result<Manifest> load_manifest(const std::string& folder);
-/// The parser beneath (fuzzed): text only, no file access.
-Result<Manifest> parse_manifest(std::string_view json);
+/// The parser beneath (fuzzed): text only, no file access. `folder` is named where it must be made anew.
+Result<Manifest> parse_manifest(std::string_view json, std::string_view folder = "FOLDER");
 std::string write_manifest(const Manifest& m);
 
 /// Canonical names of dense tensors: "embed", "head", "norm", "layers.N.attn.{q,k,v,o}",

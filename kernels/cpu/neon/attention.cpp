@@ -55,64 +55,77 @@ void scores_of(const float* q, const std::byte* const* pages, std::uint32_t firs
   }
 }
 
-/// out[d .. d + 4 * Vectors), cut at head_dim, over all positions.
+/// The part of out[d .. d + 4 * Vectors), cut at the width, that positions [begin, end) of one block give.
 template <class Number, std::uint32_t Vectors>
-void values_of(const float* probs, const std::byte* const* pages, std::uint32_t count, std::uint32_t head_dim,
+void values_of(const float* probs, const KvRows& values, std::uint32_t begin, std::uint32_t end,
                std::uint32_t d, float* out) {
-  float32x4_t sum[Vectors];
-  for (float32x4_t& v : sum) v = vdupq_n_f32(0.0f);
-  for (std::uint32_t b = 0; b < count; b += kBlockColumns) {
-    float32x4_t a[Vectors];
-    for (float32x4_t& v : a) v = vdupq_n_f32(0.0f);
-    const std::uint32_t end = end_of_block(b, count);
-    for (std::uint32_t p = b; p < end; ++p) {
-      const Number* page = reinterpret_cast<const Number*>(pages[p / kPageTokens]);
-      const Number* value = page + std::size_t{p % kPageTokens} * head_dim + d;
-      for (std::uint32_t v = 0; v < Vectors; ++v) {
-        // Only the call for one vector can meet the end of the row.
-        const float32x4_t x = Vectors == 1 ? load_first(value, head_dim - d) : load(value + v * kLanes);
-        a[v] = vfmaq_n_f32(a[v], x, probs[p]);
-      }
+  float32x4_t a[Vectors];
+  for (float32x4_t& v : a) v = vdupq_n_f32(0.0f);
+  for (std::uint32_t p = begin; p < end; ++p) {
+    const Number* page = reinterpret_cast<const Number*>(values.pages[p / kPageTokens]);
+    const Number* value = page + std::size_t{p % kPageTokens} * values.width + d;
+    for (std::uint32_t v = 0; v < Vectors; ++v) {
+      // Only the call for one vector can meet the end of the row.
+      const float32x4_t x = Vectors == 1 ? load_first(value, values.width - d) : load(value + v * kLanes);
+      a[v] = vfmaq_n_f32(a[v], x, probs[p]);
     }
-    for (std::uint32_t v = 0; v < Vectors; ++v) sum[v] = b == 0 ? a[v] : vaddq_f32(sum[v], a[v]);
   }
-  for (std::uint32_t v = 0; v < Vectors; ++v) store_some(out, d + v * kLanes, head_dim, sum[v]);
+  for (std::uint32_t v = 0; v < Vectors; ++v) {
+    const std::size_t at = d + v * kLanes;
+    store_some(out, at, values.width, begin == 0 ? a[v] : vaddq_f32(load_some(out, at, values.width), a[v]));
+  }
 }
 
+// In both, a piece of the pages stays in a near cache while the queries pass over it.
+
 template <class Number>
-void scores_in(const float* q, const std::byte* const* pages, std::uint32_t count, std::uint32_t head_dim,
-               float scale, float* scores) {
-  const std::uint32_t full = (count + kPageTokens - 1) / kPageTokens;
+void scores_in(const KvRows& keys, const float* q, std::size_t q_stride, std::uint32_t n, float scale,
+               float* scores, std::size_t stride) {
+  const std::uint32_t pages = (keys.count + kPageTokens - 1) / kPageTokens;
+  const auto pass = [&]<std::uint32_t Pages>(std::uint32_t page) {
+    for (std::size_t i = 0; i < n; ++i)
+      scores_of<Number, Pages>(q + i * q_stride, keys.pages + page, page * kPageTokens, keys.count,
+                               keys.width, scale, scores + i * stride);
+  };
   std::uint32_t page = 0;
-  for (; page + 4 <= full; page += 4) {
-    scores_of<Number, 4>(q, pages + page, page * kPageTokens, count, head_dim, scale, scores);
-  }
-  for (; page < full; ++page) {
-    scores_of<Number, 1>(q, pages + page, page * kPageTokens, count, head_dim, scale, scores);
-  }
+  for (; page + 4 <= pages; page += 4) pass.template operator()<4>(page);
+  for (; page < pages; ++page) pass.template operator()<1>(page);
 }
 
 template <class Number>
-void values_in(const float* probs, const std::byte* const* pages, std::uint32_t count, std::uint32_t head_dim,
-               float* out) {
+void values_in(const KvRows& values, const float* probs, std::size_t stride, const std::uint32_t* counts,
+               std::uint32_t n, float* out, std::size_t out_stride) {
   constexpr std::uint32_t kWide = 8 * kLanes;
-  std::uint32_t d = 0;
-  for (; d + kWide <= head_dim; d += kWide) values_of<Number, 8>(probs, pages, count, head_dim, d, out);
-  for (; d < head_dim; d += kLanes) values_of<Number, 1>(probs, pages, count, head_dim, d, out);
+  std::uint32_t begin = 0;
+  do {
+    const std::uint32_t end = end_of_block(begin, values.count);
+    const auto pass = [&]<std::uint32_t Vectors>(std::uint32_t d) {
+      for (std::size_t i = 0; i < n; ++i)
+        if (begin == 0 || begin < counts[i])
+          values_of<Number, Vectors>(probs + i * stride, values, begin, counts[i] < end ? counts[i] : end, d,
+                                     out + i * out_stride);
+    };
+    std::uint32_t d = 0;
+    for (; d + kWide <= values.width; d += kWide) pass.template operator()<8>(d);
+    for (; d < values.width; d += kLanes) pass.template operator()<1>(d);
+    begin = end;
+  } while (begin < values.count);
 }
 
 }  // namespace
 
-void attention_scores(const float* q, KvFormat format, const std::byte* const* pages, std::uint32_t count,
-                      std::uint32_t head_dim, float scale, float* scores) {
-  if (format == KvFormat::kBf16) return scores_in<std::uint16_t>(q, pages, count, head_dim, scale, scores);
-  scores_in<float>(q, pages, count, head_dim, scale, scores);
+void attention_scores(const KvRows& keys, const float* q, std::size_t q_stride, std::uint32_t n, float scale,
+                      float* scores, std::size_t stride) {
+  if (keys.format == KvFormat::kBf16)
+    return scores_in<std::uint16_t>(keys, q, q_stride, n, scale, scores, stride);
+  scores_in<float>(keys, q, q_stride, n, scale, scores, stride);
 }
 
-void attention_values(const float* probs, KvFormat format, const std::byte* const* pages, std::uint32_t count,
-                      std::uint32_t head_dim, float* out) {
-  if (format == KvFormat::kBf16) return values_in<std::uint16_t>(probs, pages, count, head_dim, out);
-  values_in<float>(probs, pages, count, head_dim, out);
+void attention_values(const KvRows& values, const float* probs, std::size_t stride,
+                      const std::uint32_t* counts, std::uint32_t n, float* out, std::size_t out_stride) {
+  if (values.format == KvFormat::kBf16)
+    return values_in<std::uint16_t>(values, probs, stride, counts, n, out, out_stride);
+  values_in<float>(values, probs, stride, counts, n, out, out_stride);
 }
 
 }  // namespace wisp::kernels::neon

@@ -26,11 +26,11 @@ void linear_int8(const WeightView& w, const Int8Rows& x, std::uint32_t tokens, f
 void linear_int8_dot(const WeightView& w, const Int8Rows& x, std::uint32_t tokens, float* y,
                      std::size_t y_stride, std::uint32_t tile_begin, std::uint32_t tile_end);
 void rms_norm(const float* x, const float* weight, float eps, std::uint32_t n, float* y);
-void attention_scores(const float* q, KvFormat format, const std::byte* const* pages, std::uint32_t count,
-                      std::uint32_t head_dim, float scale, float* scores);
+void attention_scores(const KvRows& keys, const float* q, std::size_t q_stride, std::uint32_t n, float scale,
+                      float* scores, std::size_t stride);
 void softmax(float* x, std::uint32_t n);
-void attention_values(const float* probs, KvFormat format, const std::byte* const* pages, std::uint32_t count,
-                      std::uint32_t head_dim, float* out);
+void attention_values(const KvRows& values, const float* probs, std::size_t stride,
+                      const std::uint32_t* counts, std::uint32_t n, float* out, std::size_t out_stride);
 void silu_mul(float* gate, const float* up, std::size_t n);
 void accumulate(float w, const float* y, float* acc, std::size_t n, bool first);
 void add(float* x, const float* y, std::size_t n);

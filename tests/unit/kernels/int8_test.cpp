@@ -42,11 +42,12 @@ class Int8 : public ::testing::TestWithParam<Shape> {
 };
 
 TEST_P(Int8, EveryTableGivesTheBitsOfRef) {
+  Random random(run_seed());
   for (const std::uint32_t rows : {1u, 15u, 16u, 31u, 33u, 63u, 100u}) {
     for (const std::uint32_t cols : {1u, 5u, 7u, 31u, 32u, 33u, 100u, 481u, 512u, 513u, 545u, 1024u, 1100u}) {
-      const Matrix m = coded_matrix(random_, GetParam().format, rows, cols, GetParam().group);
-      const std::uint32_t tokens = 1 + static_cast<std::uint32_t>(random_()) % 9;
-      const std::vector<float> x = numbers(random_, tokens * (cols + 2));
+      const Matrix m = coded_matrix(random, GetParam().format, rows, cols, GetParam().group);
+      const std::uint32_t tokens = 1 + static_cast<std::uint32_t>(random()) % 9;
+      const std::vector<float> x = numbers(random, tokens * (cols + 2));
       const Rows want_x = quantised(ref_kernels(), GetParam().format, x, cols + 2, tokens, cols);
       const std::vector<float> want = run(ref_kernels(), m.view, want_x, tokens, rows + 1, 0, tiles_of(rows));
       for (const Kernels* k : other_tables()) {
@@ -55,7 +56,7 @@ TEST_P(Int8, EveryTableGivesTheBitsOfRef) {
         EXPECT_TRUE(same_bits(want_x.scales, got_x.scales));
         EXPECT_EQ(got_x.offsets, want_x.offsets);
         EXPECT_TRUE(same_bits(want, run(*k, m.view, got_x, tokens, rows + 1, 0, tiles_of(rows))))
-            << rows << " x " << cols << ", tokens " << tokens;
+            << name_of(k->isa) << ", " << rows << " x " << cols << ", tokens " << tokens;
       }
     }
   }

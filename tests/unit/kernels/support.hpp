@@ -1,9 +1,12 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <span>
@@ -19,6 +22,27 @@ namespace wisp::kernels::test {
 /// The tables to hold against `ref`: every other one that this CPU can run.
 inline std::span<const Kernels* const> other_tables() {
   return all_kernels().subspan(1);
+}
+
+/// Those that do an op by a function of their own, as in other_tables(&Kernels::linear).
+template <class Op>
+std::vector<const Kernels*> other_tables(Op Kernels::*op) {
+  std::vector<const Kernels*> tables;
+  for (const Kernels* k : other_tables())
+    if (std::ranges::none_of(tables, [&](const Kernels* t) { return t->*op == k->*op; })) tables.push_back(k);
+  return tables;
+}
+
+/// The seed of the cases that differ from run to run: WISP_TEST_SEED, or a new one each time. Printed.
+inline std::uint32_t run_seed() {
+  static const std::uint32_t seed = [] {
+    const char* given = std::getenv("WISP_TEST_SEED");
+    const auto n = given != nullptr ? static_cast<std::uint32_t>(std::strtoul(given, nullptr, 10))
+                                    : static_cast<std::uint32_t>(std::random_device{}());
+    std::printf("random cases: WISP_TEST_SEED=%u\n", n);
+    return n;
+  }();
+  return seed;
 }
 
 /// The same bits, or both NaN: CANON.md leaves a NaN's payload open.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "expect_error.hpp"
 #include "model/convert.hpp"
@@ -84,7 +85,7 @@ TEST_F(ManifestTest, TextSurvivesTheRoundTrip) {
 }
 
 TEST_F(ManifestTest, LiesAreRefusedByName) {
-  expect_refused("/layout_version", 1, {"layout_version 1", "wisp convert"});
+  expect_refused("/layout_version", 1, {"layout_version 1", "wisp convert --force CHECKPOINT FOLDER"});
   expect_refused("/model_hash", "0123456789abcdef", {"model_hash"});
   // A number that would be as good as the right one.
   expect_refused("/spec/attention/rope/theta", 9e6, {"model_hash does not go with"});
@@ -133,6 +134,13 @@ TEST_F(ManifestTest, LiesAreRefusedByName) {
     SCOPED_TRACE(key);
     expect_error(parse_manifest(without.dump()), {key});
   }
+}
+
+TEST_F(ManifestTest, AnotherLayoutIsRefusedWithTheCommandThatMakesItAnew) {
+  json_["layout_version"] = kLayoutVersion + 1;
+  std::ofstream(folder_ + "/manifest.json") << json_.dump();
+  expect_error(load_manifest(folder_),
+               {folder_ + ": ", "layout_version", "wisp convert --force CHECKPOINT " + folder_});
 }
 
 TEST_F(ManifestTest, EveryCutIsAnError) {

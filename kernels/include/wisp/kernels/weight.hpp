@@ -61,11 +61,9 @@ constexpr bool is_coded(WeightFormat f) {
 constexpr std::uint32_t columns_per_dword(WeightFormat f) {
   return traits_of(f).columns_per_dword;
 }
-/// A weight matrix [rows, cols] in the tile layout: for each tile of 16 rows (rows padded with zero codes),
-/// for each dword of columns, 16 dwords, row r of the tile in dword r; the first column in the lowest bits.
-/// `scales` (coded formats only) is a plane of its own: for each tile, for each group of `group` columns, 16
-/// scales, or one where the format has one for a tile.
-/// Does not own its memory; planes are aligned to 64 bytes.
+/// A weight matrix [rows, cols] in the tile layout of kernels/LAYOUT.md: codes [tile][dword of columns][16
+/// rows], `scales` (coded formats only) [tile][group of columns][16 rows, or 1]. Does not own its memory;
+/// planes are aligned to 64 bytes.
 struct WeightView {
   WeightFormat format = WeightFormat::kF32;
   std::uint32_t rows = 0;
