@@ -11,6 +11,7 @@
 #include "model/synth/random_weights.hpp"
 #include "services/bench/crew.hpp"
 #include "services/bench/roofs.hpp"
+#include "services/compute/int8_buffer.hpp"
 #include "wisp/kernels/kernels.hpp"
 
 namespace wisp::bench {
@@ -44,9 +45,7 @@ struct Layout {
 /// Activations and results of a case.
 struct Operands {
   std::vector<float> x, y;
-  std::vector<std::int8_t> codes;
-  std::vector<float> scales;
-  std::vector<std::int32_t> sums;
+  compute::Int8Buffer buffer;
   kernels::Int8Rows bytes;
 
   explicit Operands(const KernelCase& c)
@@ -54,11 +53,8 @@ struct Operands {
     model::Random random(7);
     for (float& v : x) v = random.normal();
     if (!c.fast) return;
-    const std::uint32_t groups = kernels::groups_of(c.cols, kernels::kGroupColumns);
-    codes.resize(std::size_t{c.tokens} * groups * kernels::kGroupColumns);
-    scales.resize(std::size_t{c.tokens} * groups);
-    sums.resize(scales.size());
-    bytes = {groups, codes.data(), scales.data(), sums.data()};
+    buffer.resize(c.tokens, c.cols);
+    bytes = buffer.rows(c.cols);
     kernels::best_kernels().quantise(c.format, x.data(), c.cols, c.tokens, c.cols, bytes);
   }
 };

@@ -33,6 +33,7 @@
 #include "services/bench/crew.hpp"
 #include "services/bench/kernel_cases.hpp"
 #include "services/bench/pairs.hpp"
+#include "services/compute/int8_buffer.hpp"
 #include "wisp/kernels/kernels.hpp"
 
 namespace {
@@ -102,12 +103,11 @@ class Ours {
     double seconds = 0.0;
     const kernels::Kernels& k = kernels::best_kernels();
     const auto status = bench::run_pinned(c_.threads, [&](std::uint32_t thread, bench::SpinBarrier& barrier) {
-      const std::uint32_t tiles = kernels::tiles_of(c_.rows), groups = (c_.cols + 31) / 32;
+      const std::uint32_t tiles = kernels::tiles_of(c_.rows);
       const std::uint32_t begin = tiles * thread / c_.threads, end = tiles * (thread + 1) / c_.threads;
-      std::vector<std::int8_t> codes(std::size_t{groups} * 32);
-      std::vector<float> d(groups);
-      std::vector<std::int32_t> sums(groups);
-      const kernels::Int8Rows bytes{groups, codes.data(), d.data(), sums.data()};
+      compute::Int8Buffer buffer;
+      buffer.resize(1, c_.cols);
+      const kernels::Int8Rows bytes = buffer.rows(c_.cols);
       barrier.meet();
       const auto start = Clock::now();
       for (std::size_t i = 0; i < matrices_; ++i) {
