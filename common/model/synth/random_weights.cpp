@@ -23,10 +23,14 @@ float fan_in_deviation(std::uint32_t cols) {
 
 template <class Word, class Next>
 void fill(std::span<std::uint8_t> out, const Next& next) {
-  for (std::size_t i = 0; i < out.size(); i += sizeof(Word)) {
+  std::size_t i = 0;
+  for (; i + sizeof(Word) <= out.size(); i += sizeof(Word)) {
     const Word w = next();
-    std::memcpy(out.data() + i, &w, std::min(sizeof w, out.size() - i));
+    std::memcpy(out.data() + i, &w, sizeof w);
   }
+  if (i == out.size()) return;
+  const Word w = next();
+  std::memcpy(out.data() + i, &w, out.size() - i);
 }
 
 }  // namespace
