@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Tokens per second of a whole decode: WISP against llama.cpp on the same weights, in turns (A B A B ..).
 
-    wisp synth --like qwen3-30b --layers 8 --dense-format int4 --out DIR/m --gguf DIR/m.gguf
+    wisp synth --like qwen3-30b --layers 8 --vocab 25344 --dense-format int4 --out DIR/m --gguf DIR/m.gguf
     tests/bench/decode_against_llama.py --llama-bench PATH --model DIR/m --gguf DIR/m.gguf --pairs 7
+
+The vocabulary shrinks with the layers, so that the head keeps its share of a step.
 
 llama.cpp comes from PyPI's source package of llama-cpp-python (vendor/llama.cpp), built outside of the repository:
     cmake -B build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON && cmake --build build --target llama-bench
