@@ -70,7 +70,8 @@ std::uint32_t cores_within_quota(const KernelFiles& files, std::uint32_t cores) 
 }
 
 std::uint32_t usable_cores() {
-  return cores_within_quota({}, cores_in_mask());
+  static const std::uint32_t cores = cores_within_quota({}, cores_in_mask());
+  return cores;
 }
 
 }  // namespace wisp::plan

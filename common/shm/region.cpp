@@ -74,6 +74,15 @@ Result<Mapping> Mapping::map(int fd, bool writable) {
   return m;
 }
 
+void enter_in_page_table(const void* begin, std::uint64_t bytes, bool writable) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto from = reinterpret_cast<std::uintptr_t>(begin) / page * page;
+  const auto to = (reinterpret_cast<std::uintptr_t>(begin) + bytes + page - 1) / page * page;
+  if (to == from) return;
+  [[maybe_unused]] const int rc = ::madvise(reinterpret_cast<void*>(from), to - from,
+                                            writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+}
+
 Status check_header(const Mapping& m, RegionKind kind) {
   const std::string where = "region of kind " + std::to_string(static_cast<std::uint32_t>(kind));
   if (m.size() < sizeof(RegionHeader)) return corrupt(where + " is too small for its header");

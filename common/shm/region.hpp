@@ -48,6 +48,10 @@ class Mapping {
   boost::interprocess::mapped_region region_;
 };
 
+/// Enters mapped pages in this process's page table now, so that using them first costs no fault; writable
+/// ones as `writable`. A kernel that cannot (before 5.14) does it page by page later.
+void enter_in_page_table(const void* begin, std::uint64_t bytes, bool writable);
+
 /// Checks a mapped header against kind, size and this build's layout. The region must be ready: a stage is
 /// started only after the launcher has finished it.
 Status check_header(const Mapping& m, RegionKind kind);

@@ -36,6 +36,14 @@ std::optional<double> RunFigures::hit_rate() const {
   return static_cast<double>(hits) / static_cast<double>(accesses);
 }
 
+std::optional<double> DecodeTimes::overhead() const {
+  if (step == 0) return std::nullopt;
+  const auto wall = static_cast<double>(step + gap);
+  const auto work =
+      static_cast<double>(attention + router + experts + head) - static_cast<double>(thread_wait);
+  return (wall - static_cast<double>(expert_wait) - work) / wall;
+}
+
 RunFigures RunFigures::since(const RunFigures& before) const {
   RunFigures f = *this;
   // Counters live in desks, which a reset of the run makes anew: then the new ones stand alone.
@@ -60,6 +68,12 @@ RunFigures figures_of(const RunState& state) {
   f.ram_budget_bytes = state.plan().ram_budget;
   f.ram_peak_bytes = state.life().ram_peak_bytes.load(std::memory_order_relaxed);
   f.profile = state.plan().profile;
+  const auto compute = [&](Counter c) { return state.counter(shm::StageId::kCompute, c); };
+  f.decode = {compute(Counter::kDecodeSteps),       compute(Counter::kDecodeStepNs),
+              compute(Counter::kDecodeGapNs),       compute(Counter::kDecodeAttentionNs),
+              compute(Counter::kDecodeRouterNs),    compute(Counter::kDecodeExpertsNs),
+              compute(Counter::kDecodeHeadNs),      compute(Counter::kDecodeExpertWaitNs),
+              compute(Counter::kDecodeThreadWaitNs)};
   return f;
 }
 
@@ -105,6 +119,20 @@ std::string json_line(const Answer& a, const RunFigures& f) {
   j["ram_budget_bytes"] = f.ram_budget_bytes;
   j["ram_peak_bytes"] = f.ram_peak_bytes;
   j["profile"] = f.profile;
+  const DecodeTimes& d = f.decode;
+  const auto overhead = d.overhead();
+  const auto ms = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e6; };
+  j["decode"] = {
+      {"steps", d.steps},
+      {"step_ms", ms(d.step)},
+      {"gap_ms", ms(d.gap)},
+      {"attention_ms", ms(d.attention)},
+      {"router_ms", ms(d.router)},
+      {"experts_ms", ms(d.experts)},
+      {"head_ms", ms(d.head)},
+      {"expert_wait_ms", ms(d.expert_wait)},
+      {"thread_wait_ms", ms(d.thread_wait)},
+      {"overhead", overhead ? nlohmann::ordered_json(*overhead) : nlohmann::ordered_json(nullptr)}};
   return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

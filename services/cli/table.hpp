@@ -8,6 +8,16 @@
 
 namespace wisp::cli {
 
+/// Where the time of decode steps went, in nanoseconds, as compute counts it (stats::Counter).
+struct DecodeTimes {
+  std::uint64_t steps = 0, step = 0, gap = 0;
+  std::uint64_t attention = 0, router = 0, experts = 0, head = 0;
+  std::uint64_t expert_wait = 0, thread_wait = 0;
+
+  /// The share of the time that is neither arithmetic nor waiting for the drive; nothing without steps.
+  std::optional<double> overhead() const;
+};
+
 /// What the run's counters say beside an answer.
 struct RunFigures {
   std::uint32_t slots = 0;
@@ -19,6 +29,7 @@ struct RunFigures {
   std::uint64_t ram_budget_bytes = 0;
   std::uint64_t ram_peak_bytes = 0;
   std::string profile;
+  DecodeTimes decode;
 
   /// hits / accesses; nothing where no expert was asked for.
   std::optional<double> hit_rate() const;

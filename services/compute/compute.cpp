@@ -9,6 +9,7 @@
 
 #include "base/fd.hpp"
 #include "plan/cpus.hpp"
+#include "services/compute/spin.hpp"
 #include "wisp/kernels/naive.hpp"
 
 namespace wisp::compute {
@@ -17,6 +18,11 @@ using shm::StageId;
 using shm::WaitFor;
 using stats::Counter;
 
+namespace {
+/// Some two wake-ups: what the router needs to take a result and to plan the next step.
+constexpr double kSpinSeconds = 150e-6;
+}  // namespace
+
 ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
     : ctx_(ctx),
       manifest_(std::move(manifest)),
@@ -24,7 +30,15 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
       from_router_(ctx.consumer(shm::EdgeId::kRouterCompute)),
       to_router_(ctx.producer(shm::EdgeId::kComputeRouter)),
       experts_(ctx),
-      pool_(ctx.plan().threads, ctx.plan().threads <= plan::usable_cores()) {}
+      pool_(ctx.plan().threads, ctx.plan().threads <= plan::usable_cores()),
+      spins_(plan::usable_cores() > 1 ? pauses_in(kSpinSeconds) : 0) {
+  // Their memory is there; that it is in this process's page table too is then no step's concern. Slots come
+  // into it with the first use of each.
+  shm::Kv* kv = ctx.at().kv;
+  shm::enter_in_page_table(reinterpret_cast<std::byte*>(kv) + kv->pages_offset,
+                           std::uint64_t{kv->pages} * kv->page_bytes, true);
+  shm::enter_in_page_table(ctx.at().dense, ctx.plan().dense_bytes, false);
+}
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
@@ -37,6 +51,14 @@ Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx)
 
 bool ComputeStage::has_work() {
   return !from_router_.empty();
+}
+
+void ComputeStage::sleep(service::StageContext& ctx) {
+  for (std::uint32_t n = 0; n < spins_; ++n) {
+    if (!from_router_.empty()) return;
+    pause();
+  }
+  Stage::sleep(ctx);
 }
 
 void ComputeStage::make_ready() {
@@ -123,6 +145,7 @@ bool ComputeStage::all_cancelled(const Plan& plan) const {
 }
 
 void ComputeStage::run_step(const Plan& plan) {
+  times_.begin(forward_->spans());
   pool_.wake();
   sequences_.clear();
   for (const Plan::Part& p : plan.parts) {
@@ -147,6 +170,9 @@ void ComputeStage::run_step(const Plan& plan) {
     if (sequences_[i].error.empty()) sequences_[i].error = valid_[v++].error;
   ctx_.desk()->add(Counter::kSteps);
   publish_result(plan, completed);
+  bool decode = true;
+  for (const Sequence& s : sequences_) decode = decode && s.ids.size() == 1;
+  times_.end(ctx_.desk(), decode, forward_->spans(), experts_.slept_ticks(), pool_.waited_ticks());
   experts_.end_step();
 }
 

@@ -6,6 +6,7 @@
 #include "services/compute/expert_client.hpp"
 #include "services/compute/forward.hpp"
 #include "services/compute/sampler.hpp"
+#include "services/compute/step_times.hpp"
 
 namespace wisp::compute {
 
@@ -17,6 +18,9 @@ class ComputeStage final : public service::Stage {
 
   bool poll() override;
   bool has_work() override;
+  /// Looks for a while before it parks: between two steps of decode the router takes less time than a
+  /// wake-up.
+  void sleep(service::StageContext& ctx) override;
 
  private:
   /// A step as decoded from the arena. One object serves all steps, so that none allocates.
@@ -45,9 +49,11 @@ class ComputeStage final : public service::Stage {
   ring::Producer to_router_;
   ExpertClient experts_;
   ThreadPool pool_;
+  std::uint32_t spins_;  ///< pauses before it parks; 0 where the router has no core beside
   Weights weights_;
   std::unique_ptr<Forward> forward_;
   Plan plan_;
+  StepTimes times_;
   std::vector<Sequence> sequences_;  ///< [parts]
   std::vector<Sequence> valid_;      ///< those that can be computed
   std::vector<std::byte> result_;    ///< the message

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stats/ticks.hpp"
+
 namespace wisp::compute {
 
 using shm::StageId;
@@ -53,8 +55,10 @@ bool ExpertClient::visit(std::uint32_t layer, std::span<const ring::TouchMember>
     }
     const auto open =
         std::find_if(set_.begin(), set_.end(), [](const ring::TouchMember& m) { return m.needs != 0; });
+    const std::uint64_t begin = stats::ticks();
     ctx_.sleep(WaitFor::kExpert, ring::expert_key(layer, open->expert),
                [&] { return !from_loader_.empty() || loader_epoch() != told || cancelled(); });
+    slept_ticks_ += stats::ticks() - begin;
   }
   return true;
 }

@@ -20,6 +20,8 @@ class ExpertClient final : public ExpertSource {
              Cancelled cancelled) override;
   /// Wakes a loader that was told of hits only, so that it sees the touches of this step.
   void end_step() { to_loader_.ring_peer(); }
+  /// stats::ticks() that were slept until an expert came.
+  std::uint64_t slept_ticks() const { return slept_ticks_; }
 
  private:
   struct Leased {
@@ -46,6 +48,7 @@ class ExpertClient final : public ExpertSource {
   ring::Producer to_loader_;
   ring::Consumer from_loader_;
   std::uint64_t step_ = 0;
+  std::uint64_t slept_ticks_ = 0;
   std::vector<ring::TouchMember> set_;  ///< of the open touch; `needs` 1 while the answer is out
   std::vector<Leased> leased_;
   std::vector<ReadyExpert> batch_;

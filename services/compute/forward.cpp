@@ -91,11 +91,13 @@ bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts, ExpertSo
   embed(sequences);
   for (std::uint32_t layer = 0; layer < spec_.layers.size(); ++layer) {
     const LayerWeights& w = weights_.layers[layer];
+    spans_.enter(Span::kAttention);
     norm_rows(w.attn_norm);
     if (spec_.attention.is_latent())
       latent_attention(layer, sequences);
     else
       attention(layer, sequences);
+    spans_.enter(spec_.layers[layer].moe ? Span::kRouter : Span::kExperts);
     norm_rows(w.ffn_norm);
     if (spec_.layers[layer].moe) {
       if (!moe_ffn(layer, sequences, experts, cancelled)) return false;
@@ -103,7 +105,9 @@ bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts, ExpertSo
       mlp(layer, block_.data(), x_.data());
     }
   }
+  spans_.enter(Span::kHead);
   head(sequences);
+  spans_.enter(Span::kOther);
   return true;
 }
 

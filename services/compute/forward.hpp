@@ -12,6 +12,7 @@
 #include "services/compute/attention_scratch.hpp"
 #include "services/compute/int8_buffer.hpp"
 #include "services/compute/rope_table.hpp"
+#include "services/compute/spans.hpp"
 #include "services/compute/thread_pool.hpp"
 #include "services/compute/weights.hpp"
 #include "wisp/kernels/kernels.hpp"
@@ -80,6 +81,8 @@ class Forward {
   /// Logits of the sequence with index i in the last run, which wanted them: [vocab] of its last row, or
   /// [rows, vocab] of all.
   std::span<const float> logits(std::size_t i) const;
+  /// Where the time of a call goes. The caller restarts it.
+  Spans& spans() { return spans_; }
 
  private:
   struct Row {
@@ -231,6 +234,7 @@ class Forward {
   bool fast_;
   std::uint32_t ctx_;
   RopeTables rope_;
+  Spans spans_;
   std::vector<AttentionScratch> attention_;  ///< [threads]
 
   // scratch, [max_rows, ...] f32 unless said otherwise

@@ -67,8 +67,14 @@ bool Forward::moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, Expert
   gate.format = spec_.expert.gate.format;
   gate.cols = spec_.hidden;
   row_bytes_now_ = has_order() ? kernels::Int8Rows{} : bytes_for(gate, normed_.data(), rows, row_bytes_);
-  const auto use = [&](std::span<const ReadyExpert> ready) { multiply_experts(ready); };
+  const auto use = [&](std::span<const ReadyExpert> ready) {
+    spans_.enter(Span::kExperts);
+    multiply_experts(ready);
+    spans_.enter(Span::kOther);
+  };
+  spans_.enter(Span::kOther);
   if (!experts.visit(layer, set_, decode_, use, fail, cancelled)) return false;
+  spans_.enter(Span::kExperts);
   if (spec_.shared.width != 0) {
     mlp(layer, shared_.data(), nullptr);
     if (spec_.shared.gated) products(normed_.data(), {{weights_.layers[layer].mix, mix_.data()}}, rows);

@@ -4,9 +4,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <climits>
 
+#include "services/compute/spin.hpp"
 #include "stats/ticks.hpp"
 
 namespace wisp::compute {
@@ -20,27 +20,6 @@ constexpr std::uint64_t kWorthSharingSleeping = 1u << 19;
 /// How long a thread spins: about what it costs to be put to sleep and woken.
 constexpr double kSpinSeconds = 40e-6;
 
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
-
-/// Pauses in kSpinSeconds: a pause takes from 10 to 150 cycles, by the kind of core.
-std::uint32_t measure_spins() {
-  constexpr int kPauses = 256;
-  double best = kSpinSeconds;
-  for (int i = 0; i < 8; ++i) {  // the shortest of a few: others may be interrupted
-    const auto begin = std::chrono::steady_clock::now();
-    for (int p = 0; p < kPauses; ++p) pause();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    best = std::min(best, took.count());
-  }
-  return static_cast<std::uint32_t>(kSpinSeconds / std::max(best / kPauses, 1e-9));
-}
-
 void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
   static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
   ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
@@ -53,7 +32,7 @@ void wake_all(std::atomic<std::uint32_t>& word) {
 }  // namespace
 
 ThreadPool::ThreadPool(std::uint32_t threads, bool spin)
-    : spins_(spin && threads > 1 ? measure_spins() : 0),
+    : spins_(spin && threads > 1 ? pauses_in(kSpinSeconds) : 0),
       cost_worth_sharing_(spin ? kWorthSharingSpinning : kWorthSharingSleeping) {
   for (std::uint32_t i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }

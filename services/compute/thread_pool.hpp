@@ -32,6 +32,9 @@ class ThreadPool {
   /// more. Allocates nothing; a system call only where a thread sleeps.
   void run(std::uint32_t items, std::uint64_t cost, Item fn);
 
+  /// Shares the smallest loops too (tests).
+  void share_everything() { cost_worth_sharing_ = 0; }
+
   /// Loops follow soon: sleeping threads begin to spin.
   void wake();
   /// No loop follows soon: spinning threads sleep now, and leave their cores to others.

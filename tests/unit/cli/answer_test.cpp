@@ -151,13 +151,19 @@ TEST(JsonLine, HasExactlyTheseKeys) {
                                         "device_bytes_read",
                                         "ram_budget_bytes",
                                         "ram_peak_bytes",
-                                        "profile"};
+                                        "profile",
+                                        "decode"};
   std::vector<std::string> keys;
   for (const auto& [key, value] : j.items()) keys.push_back(key);
   EXPECT_EQ(keys, wanted);
   EXPECT_EQ(j["hit_rate"], 0.75);
   EXPECT_EQ(j["seed"], 7);
   EXPECT_TRUE(Json::parse(json_line({}, {}))["hit_rate"].is_null());
+  EXPECT_TRUE(Json::parse(json_line({}, {}))["decode"]["overhead"].is_null());
+  RunFigures f;
+  f.decode = {2, 90, 10, 30, 5, 40, 5, 10, 8};
+  // Of 100 ns 10 were waits for the drive and 72 arithmetic.
+  EXPECT_DOUBLE_EQ(Json::parse(json_line({}, f))["decode"]["overhead"].get<double>(), 0.18);
 }
 
 TEST(Table, SaysWhatANewcomerAsks) {

@@ -106,6 +106,7 @@ class Engine {
         forward_(m.manifest.spec, m.weights, {kv_.data(), m.page_bytes(kv), kv}, k, pool_, max_rows, ctx,
                  fast),
         experts_(m.path, m.manifest, one_by_one) {
+    pool_.share_everything();  // the models are small
     for (std::uint32_t p = ctx / 16 + 1; p-- > 0;) pages_.push_back(p);
   }
 

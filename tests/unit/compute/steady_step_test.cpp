@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <map>
 #include <new>
+#include <regex>
 
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
@@ -97,12 +98,14 @@ class ResidentExperts final : public ExpertSource {
     ready_.clear();
     for (std::uint32_t i = 0; i < set.size(); ++i)
       ready_.push_back({i, reinterpret_cast<const std::byte*>(&layers_[layer][set[i].expert * stride_])});
-    if (plant) delete new int(0);
+    if (plant_allocation) ::operator delete(::operator new(1));
+    if (plant_call) ::syscall(SYS_gettid);
     use(ready_);
     return true;
   }
 
-  bool plant = false;  ///< allocates, so that the test can be seen to fail
+  // So that the tests can be seen to fail.
+  bool plant_allocation = false, plant_call = false;
 
  private:
   struct alignas(64) Line {
@@ -124,6 +127,13 @@ class Decoding {
                  kernels::best_kernels(), pool_, 16, kCtx, fast),
         experts_(*model_),
         one_(1) {
+    pool_.share_everything();
+    // Each thread takes one item: then all of them have begun their lives.
+    std::atomic<std::uint32_t> here{0};
+    pool_.run(threads, 1, [&](std::uint32_t, std::uint32_t) {
+      here.fetch_add(1);
+      while (here.load() != threads) ::sched_yield();
+    });
     for (std::uint32_t p = 0; p < kCtx / kernels::kPageTokens; ++p) pages_.push_back(p);
     for (std::uint32_t i = 0; i < kCtx; ++i) ids_.push_back(i * 37 % model_->manifest.spec.vocab);
     forward_.reserve_logits(1);
@@ -157,13 +167,44 @@ std::uint64_t faults() {
   return static_cast<std::uint64_t>(u.ru_minflt + u.ru_majflt);
 }
 
-/// Runs steps in a traced child and counts the system calls of all its threads between two marks.
-std::map<long, int> system_calls(Decoding& decoding, std::uint32_t steps) {
-  constexpr long kMark = SYS_getppid;
-  static_cast<void>(decoding);
-  static_cast<void>(steps);
-  static_cast<void>(kMark);
-  return {};
+constexpr long kMark = SYS_getppid;
+
+/// Runs `child`, which calls kMark twice, in a traced process; counts the system calls of all its threads
+/// from the first to the second, by number.
+std::map<std::uint64_t, int> system_calls(FunctionRef<void()> child) {
+  const pid_t first = ::fork();
+  if (first == 0) {
+    ::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
+    ::raise(SIGSTOP);
+    child();
+    ::_exit(0);
+  }
+  std::map<std::uint64_t, int> calls;
+  int marks = 0, status = 0;
+  bool traced = false;
+  for (pid_t pid; (pid = ::waitpid(-1, &status, __WALL)) > 0;) {
+    if (WIFEXITED(status) || WIFSIGNALED(status)) {
+      if (pid == first && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) ADD_FAILURE() << "the child died";
+      continue;
+    }
+    if (!traced)
+      ::ptrace(PTRACE_SETOPTIONS, pid, nullptr,
+               PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE | PTRACE_O_EXITKILL);
+    traced = true;
+    if (WSTOPSIG(status) == (SIGTRAP | 0x80)) {
+      __ptrace_syscall_info info{};
+      ::ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info);
+      if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {
+        if (info.entry.nr == kMark)
+          ++marks;
+        else if (marks == 1)
+          ++calls[info.entry.nr];
+      }
+    }
+    ::ptrace(PTRACE_SYSCALL, pid, nullptr, nullptr);
+  }
+  EXPECT_EQ(marks, 2);
+  return calls;
 }
 
 struct Case {
@@ -182,26 +223,51 @@ TEST_P(SteadyStep, AllocatesAndTouchesNothing) {
   EXPECT_EQ(faults() - faulted, 0u);
 }
 
+TEST_P(SteadyStep, CallsTheKernelOnlyToSleep) {
+  auto calls = system_calls([&] {
+    Decoding decoding(GetParam().name, GetParam().fast, GetParam().threads);
+    ::syscall(kMark);
+    for (std::uint32_t i = 0; i < kSteps; ++i) decoding.step();
+    ::syscall(kMark);
+  });
+  if (GetParam().threads > 1) calls.erase(SYS_futex);
+  for (const auto& [number, times] : calls) ADD_FAILURE() << times << " times system call " << number;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Forms, SteadyStep,
-    ::testing::Values(Case{"int4", false, 1}, Case{"int4", true, 2}, Case{"untied_bf16", false, 2},
-                      Case{"olmoe_clip", false, 2}, Case{"gpt_oss_mxfp4", true, 2},
-                      Case{"gpt_oss_mxfp4", false, 1}, Case{"mixtral_gptq_act_order", true, 2},
-                      Case{"mixtral_window", false, 2}, Case{"qwen2_moe_published", false, 2},
-                      Case{"deepseek_v3_published", false, 2}, Case{"deepseek_v3_fp8", true, 2},
-                      Case{"glm4_moe_published", true, 2}, Case{"glm_moe_dsa_published", false, 2},
-                      Case{"glm_moe_dsa_published", true, 1}, Case{"deepseek_v32_fp8", true, 2}),
+    ::testing::Values(Case{"../pocket-dictionary", false, 2}, Case{"../pocket-dictionary", true, 2},
+                      Case{"../pocket-dictionary", true, 1}, Case{"int4", false, 1}, Case{"int4", true, 2},
+                      Case{"untied_bf16", false, 2}, Case{"olmoe_clip", false, 2},
+                      Case{"gpt_oss_mxfp4", true, 2}, Case{"gpt_oss_mxfp4", false, 1},
+                      Case{"mixtral_gptq_act_order", true, 2}, Case{"mixtral_window", false, 2},
+                      Case{"qwen2_moe_published", false, 2}, Case{"deepseek_v3_published", false, 2},
+                      Case{"deepseek_v3_fp8", true, 2}, Case{"glm4_moe_published", true, 2},
+                      Case{"glm_moe_dsa_published", false, 2}, Case{"glm_moe_dsa_published", true, 1},
+                      Case{"deepseek_v32_fp8", true, 2}),
     [](const auto& i) {
-      return std::string(i.param.name) + (i.param.fast ? "_fast_" : "_exact_") +
+      const std::string name = i.param.name;
+      return std::regex_replace(name, std::regex("^[./]+|-"), "") + (i.param.fast ? "_fast_" : "_exact_") +
              std::to_string(i.param.threads);
     });
 
 TEST(SteadyStep, SeesAPlantedAllocation) {
   Decoding decoding("int4", false, 2);
-  decoding.experts().plant = true;
+  decoding.experts().plant_allocation = true;
   const std::uint64_t allocated = allocations.load();
   decoding.step();
   EXPECT_GT(allocations.load(), allocated);
+}
+
+TEST(SteadyStep, SeesAPlantedSystemCall) {
+  const auto calls = system_calls([] {
+    Decoding decoding("int4", false, 1);
+    ::syscall(kMark);
+    decoding.experts().plant_call = true;
+    decoding.step();
+    ::syscall(kMark);
+  });
+  EXPECT_EQ(calls.count(SYS_gettid), 1u);
 }
 
 }  // namespace
