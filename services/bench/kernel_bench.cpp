@@ -54,7 +54,7 @@ struct Operands {
     for (float& v : x) v = random.normal();
     if (!c.fast) return;
     buffer.resize(c.tokens, c.cols);
-    bytes = buffer.rows(c.cols);
+    bytes = buffer.rows(0, c.tokens, c.cols);
     kernels::best_kernels().quantise(c.format, x.data(), c.cols, c.tokens, c.cols, bytes);
   }
 };

@@ -107,7 +107,7 @@ class Ours {
       const std::uint32_t begin = tiles * thread / c_.threads, end = tiles * (thread + 1) / c_.threads;
       compute::Int8Buffer buffer;
       buffer.resize(1, c_.cols);
-      const kernels::Int8Rows bytes = buffer.rows(c_.cols);
+      const kernels::Int8Rows bytes = buffer.rows(0, c_.tokens, c_.cols);
       barrier.meet();
       const auto start = Clock::now();
       for (std::size_t i = 0; i < matrices_; ++i) {
