@@ -129,6 +129,19 @@ TEST_P(Int8, ZerosTinyAndNotFiniteGroups) {
   }
 }
 
+TEST_P(Int8, HalvesRoundToEven) {
+  std::vector<float> x(32);  // the first number makes the scale 1
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = i == 0 ? 127.0f : (static_cast<float>(i) - 0.5f) * (i % 2 == 0 ? 1.0f : -1.0f);
+  for (const Kernels* k : all_kernels()) {
+    const Rows q = quantised(*k, GetParam().format, x, 32, 1, 32);
+    for (std::uint32_t i = 0; i < 32; ++i) {
+      const int even = i == 0 ? 127 : static_cast<int>(i / 2 * 2) * (i % 2 == 0 ? 1 : -1);
+      EXPECT_EQ(q.codes[code_place(GetParam().format, i)], even) << name_of(k->isa) << ", " << x[i];
+    }
+  }
+}
+
 TEST_P(Int8, TheLargestCodesDoNotSaturate) {
   const std::uint32_t cols = 64;
   Matrix m = coded_matrix(random_, GetParam().format, 16, cols, GetParam().group);

@@ -155,6 +155,38 @@ TEST_P(Linear, KeepsSubnormals) {
   for (const Kernels* k : other_tables()) EXPECT_TRUE(same_bits(want, run(*k, m.view, x, 70, 1, 16, 0, 1)));
 }
 
+/// A chain that rounded to -0 stays there while weights of -0 are added, and +0 would lift it. Shown by a
+/// block that is -0 before the second group comes.
+TEST(SignedZero, AWeightOfMinusZeroIsNoPlusZero) {
+  struct Case {
+    WeightFormat format;
+    std::uint8_t least, zero;  // bytes of codes: the least negative number in front, -0
+    float least_product;       // x for which that number gives -2^-149
+  };
+  for (const Case& c :
+       {Case{WeightFormat::kMxfp4, 0x89, 0x88, 0x1p-148f}, Case{WeightFormat::kFp8, 0x81, 0x80, 0x1p-140f}}) {
+    const std::size_t pitch = row_bytes(c.format, 64), planes = codes_bytes(c.format, 16, 64);
+    std::vector<std::uint8_t> stored(16 * pitch, c.zero), codes(planes);
+    for (std::size_t half = 0; half < 32 * pitch / 2; half += pitch / 2) stored[half] = c.least;
+    tile_codes(c.format, 16, 64, stored.data(), codes.data());
+    std::vector<std::uint8_t> scales(scales_bytes(c.format, 16, 64, 32), 126);  // MXFP4: 1/2
+    const float half = 0.5f;
+    if (c.format == WeightFormat::kFp8)
+      for (std::size_t i = 0; i < scales.size(); i += 4) std::memcpy(scales.data() + i, &half, 4);
+    const WeightView w{.format = c.format,
+                       .rows = 16,
+                       .cols = 64,
+                       .group = 32,
+                       .codes = codes.data(),
+                       .scales = scales.data()};
+    std::vector<float> x(64, c.least_product / 2);
+    x[0] = c.least_product;
+    for (const Kernels* k : all_kernels())
+      EXPECT_TRUE(same_bits(std::vector<float>(16, -0.0f), run(*k, w, x, 64, 1, 16, 0, 1)))
+          << name_of(k->isa) << ", " << name_of(c.format);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, Linear,
                          ::testing::Values(Shape{WeightFormat::kF32, 0}, Shape{WeightFormat::kBf16, 0},
                                            Shape{WeightFormat::kF16, 0}, Shape{WeightFormat::kInt4, 32},
