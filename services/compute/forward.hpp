@@ -162,7 +162,11 @@ class Forward {
   /// Chooses what each row sees in this layer and in those that use its choice.
   void choose_positions(std::uint32_t layer, std::span<const Sequence> sequences);
   void finish_index_key(std::uint32_t layer, std::size_t r, std::span<const Sequence> sequences);
-  void choose_for_row(std::size_t r, std::uint32_t layer, const Sequence& s, AttentionScratch& own);
+  /// Scores of positions [begin, end) of s for row r, to `scores`; `begin` is that of a page.
+  void score_positions(std::size_t r, std::uint32_t layer, const Sequence& s, std::uint32_t begin,
+                       std::uint32_t end, AttentionScratch& own, float* scores);
+  /// Keeps the best of the `count` scores in own.index_scores as what row r sees.
+  void keep_best(std::size_t r, std::uint32_t count, AttentionScratch& own);
   bool sees(std::size_t row, std::uint32_t position) const {
     return (chosen_positions_[row * position_words_ + position / 64] >> position % 64 & 1) != 0;
   }

@@ -10,7 +10,9 @@ namespace wisp::compute {
 
 namespace {
 constexpr float kKeyNormEps = 1e-6f;
-}
+/// Positions of an item, whole pages, where those of one row are shared out.
+constexpr std::uint32_t kIndexBlock = 256;
+}  // namespace
 
 std::byte* Forward::index_page(std::uint32_t page, std::uint32_t layer) const {
   return kv_.number(page, (layer_at_[layer] + spec_.attention.kv_width()) * kernels::kPageTokens);
@@ -30,12 +32,30 @@ void Forward::choose_positions(std::uint32_t layer, std::span<const Sequence> se
       kernels::apply_rope(index_q_.data() + (r * x.heads + h) * x.head_dim, rope_.table(), rows_[r].position,
                           x.interleaved);
   });
-  std::uint64_t cost = 0;
-  for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * x.heads * x.head_dim;
-  pool_.run(rows, cost, [&](std::uint32_t r, std::uint32_t thread) {
-    if (rows_[r].position >= x.top_k)
-      choose_for_row(r, layer, sequences[rows_[r].sequence], attention_[thread]);
-  });
+  // Many rows are shared out as they are; the positions of few rows are.
+  if (rows >= 2 * pool_.threads()) {
+    std::uint64_t cost = 0;
+    for (const Row& row : rows_) cost += std::uint64_t{row.position + 1} * x.heads * x.head_dim;
+    return pool_.run(rows, cost, [&](std::uint32_t r, std::uint32_t thread) {
+      const std::uint32_t count = rows_[r].position + 1;
+      if (count <= x.top_k) return;
+      AttentionScratch& own = attention_[thread];
+      score_positions(r, layer, sequences[rows_[r].sequence], 0, count, own, own.index_scores.data());
+      keep_best(r, count, own);
+    });
+  }
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::uint32_t count = rows_[r].position + 1;
+    if (count <= x.top_k) continue;
+    float* const scores = attention_[0].index_scores.data();
+    pool_.run((count + kIndexBlock - 1) / kIndexBlock, std::uint64_t{count} * x.heads * x.head_dim,
+              [&](std::uint32_t item, std::uint32_t thread) {
+                const std::uint32_t begin = item * kIndexBlock, end = std::min(count, begin + kIndexBlock);
+                score_positions(r, layer, sequences[rows_[r].sequence], begin, end, attention_[thread],
+                                scores + begin);
+              });
+    keep_best(r, count, attention_[0]);
+  }
 }
 
 void Forward::finish_index_key(std::uint32_t layer, std::size_t r, std::span<const Sequence> sequences) {
@@ -52,28 +72,32 @@ void Forward::finish_index_key(std::uint32_t layer, std::size_t r, std::span<con
   kernels::store_kv(kv_.format, to, kernels::kPageTokens, key, x.head_dim);
 }
 
-void Forward::choose_for_row(std::size_t r, std::uint32_t layer, const Sequence& s, AttentionScratch& own) {
-  const model::AttentionSpec& a = spec_.attention;
-  const model::IndexerSpec& x = a.indexer;
-  const std::uint32_t count = rows_[r].position + 1;
+void Forward::score_positions(std::size_t r, std::uint32_t layer, const Sequence& s, std::uint32_t begin,
+                              std::uint32_t end, AttentionScratch& own, float* scores) {
+  const model::IndexerSpec& x = spec_.attention.indexer;
+  const std::uint32_t count = end - begin, first = begin / kernels::kPageTokens;
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(x.head_dim)));
   const auto share = static_cast<float>(1.0 / std::sqrt(static_cast<double>(x.heads)));
   for (std::uint32_t p = 0; p * kernels::kPageTokens < count; ++p)
-    own.keys[p] = index_page(s.pages[p], layer);
-  float* const scores = own.index_scores.data();
+    own.keys[p] = index_page(s.pages[first + p], layer);
   std::fill_n(scores, count, 0.0f);
   const kernels::KvRows rows{kv_.format, own.keys.data(), count, x.head_dim};
-  for (std::uint32_t first = 0; first < x.heads; first += AttentionScratch::kQueries) {
-    const std::uint32_t n = std::min(AttentionScratch::kQueries, x.heads - first);
-    k_.attention_scores(rows, index_q_.data() + (r * x.heads + first) * x.head_dim, x.head_dim, n, scale,
+  for (std::uint32_t head = 0; head < x.heads; head += AttentionScratch::kQueries) {
+    const std::uint32_t n = std::min(AttentionScratch::kQueries, x.heads - head);
+    k_.attention_scores(rows, index_q_.data() + (r * x.heads + head) * x.head_dim, x.head_dim, n, scale,
                         own.scores.data(), own.stride);
     for (std::uint32_t i = 0; i < n; ++i) {
       const float* const part = own.scores.data() + i * own.stride;
-      const float weight = index_weights_[r * x.heads + first + i] * share;
+      const float weight = index_weights_[r * x.heads + head + i] * share;
       for (std::uint32_t p = 0; p < count; ++p)
         scores[p] = std::fma(weight, part[p] > 0.0f ? part[p] : 0.0f, scores[p]);
     }
   }
+}
+
+void Forward::keep_best(std::size_t r, std::uint32_t count, AttentionScratch& own) {
+  const std::uint32_t top_k = spec_.attention.indexer.top_k;
+  const float* const scores = own.index_scores.data();
   const std::span<std::uint32_t> order(own.order.data(), count);
   std::iota(order.begin(), order.end(), 0u);
   // Of equals, -0 and 0 among them, the lowest position; what is no number comes last.
@@ -82,10 +106,10 @@ void Forward::choose_for_row(std::size_t r, std::uint32_t layer, const Sequence&
     if (std::isnan(u) || std::isnan(v)) return std::isnan(v) && (!std::isnan(u) || i < j);
     return u > v || (u == v && i < j);
   };
-  std::nth_element(order.begin(), order.begin() + (x.top_k - 1), order.end(), better);
+  std::nth_element(order.begin(), order.begin() + (top_k - 1), order.end(), better);
   std::uint64_t* bits = chosen_positions_.data() + r * position_words_;
   std::fill_n(bits, position_words_, std::uint64_t{0});
-  for (std::uint32_t i = 0; i < x.top_k; ++i) bits[order[i] / 64] |= std::uint64_t{1} << order[i] % 64;
+  for (std::uint32_t i = 0; i < top_k; ++i) bits[order[i] / 64] |= std::uint64_t{1} << order[i] % 64;
 }
 
 }  // namespace wisp::compute

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
 
@@ -29,11 +30,25 @@ double philox_uniform(std::uint64_t seed, std::uint64_t position) {
 Result<std::uint32_t> Sampler::draw(std::span<const float> logits, const shm::RequestParams& params,
                                     std::uint32_t position) {
   const auto vocab = static_cast<std::uint32_t>(logits.size());
-  std::uint32_t best = 0;
-  for (std::uint32_t i = 0; i < vocab; ++i) {
-    if (std::isnan(logits[i])) return corrupt("logit " + std::to_string(i) + " is not a number");
-    if (logits[i] > logits[best]) best = i;
+  // Several chains at once: one after the other, each comparison would wait for the one before.
+  constexpr std::uint32_t kChains = 8;
+  std::array<float, kChains> most;
+  most.fill(-std::numeric_limits<float>::infinity());
+  bool numbers = true;
+  const auto look = [&](std::uint32_t chain, float x) {
+    numbers &= !std::isnan(x);
+    most[chain] = x > most[chain] ? x : most[chain];
+  };
+  std::uint32_t i = 0;
+  for (; i + kChains <= vocab; i += kChains)
+    for (std::uint32_t c = 0; c < kChains; ++c) look(c, logits[i + c]);
+  for (; i < vocab; ++i) look(0, logits[i]);
+  if (!numbers) {
+    const auto at = std::find_if(logits.begin(), logits.end(), [](float x) { return std::isnan(x); });
+    return corrupt("logit " + std::to_string(at - logits.begin()) + " is not a number");
   }
+  const float top = *std::max_element(most.begin(), most.end());
+  const auto best = static_cast<std::uint32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
   if (params.temperature <= 0.0f || params.top_k == 1) return best;
 
   const auto before = [&](std::uint32_t a, std::uint32_t b) {
