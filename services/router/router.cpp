@@ -30,6 +30,7 @@ Status RouterStage::attach() {
   kv_generation_ = static_cast<std::uint32_t>(ctx_.desk()->region.generation);
   for (const std::string& what : journal_.attach(journal, ctx_.plan().kv_pages, kv_generation_))
     spdlog::error("journal: {} does not hold its checksum and is dropped", what);
+  planner_.emplace(journal_, chunk_rule(ctx_.plan()), ctx_.plan().parallel, ctx_.plan().kv_pages);
   for (std::uint32_t i = 0; i < journal_.count(); ++i) {
     const bool give_up = journal_.in_use(i) && journal_.finished(i);
     board_->cancel[i].store(give_up ? journal_.at(i).request.load() : 0, std::memory_order_seq_cst);
@@ -60,7 +61,7 @@ bool RouterStage::has_work() {
   const ring::Descriptor* d = from_gateway_.front();
   const bool blocked = d != nullptr && d->kind == ring::Kind::kSubmit && journal_.find_free() < 0;
   if ((d != nullptr && !blocked) || !from_compute_.empty()) return true;
-  return !step_in_flight() && !gate_closed() && !plan_rows(journal_, ctx_.plan().prompt_chunk).empty();
+  return !step_in_flight() && !gate_closed() && planner_->any();
 }
 
 void RouterStage::sleep(service::StageContext& ctx) {
@@ -299,10 +300,9 @@ bool RouterStage::admit_queued() {
     if (first < 0) break;
     const shm::RequestParams& p = journal_.at(static_cast<std::uint32_t>(first)).params;
     const std::uint32_t need = (p.prompt_tokens + p.max_tokens + 15) / 16;
-    std::vector<std::uint32_t> pages = free_pages(journal_, ctx_.plan().kv_pages);
+    const std::span<const std::uint32_t> pages = planner_->free_pages();
     if (pages.size() < need) break;  // first come, first served: a smaller one behind it does not overtake
-    pages.resize(need);
-    journal_.admit(static_cast<std::uint32_t>(first), pages);
+    journal_.admit(static_cast<std::uint32_t>(first), pages.first(need));
     worked = true;
   }
   return worked;
@@ -310,14 +310,12 @@ bool RouterStage::admit_queued() {
 
 bool RouterStage::publish_step() {
   if (step_in_flight() || gate_closed()) return false;
-  const std::vector<PlannedRows> rows = plan_rows(journal_, ctx_.plan().prompt_chunk);
-  if (rows.empty()) return false;
+  if (planner_->plan().empty()) return false;
   const std::uint64_t step = to_compute_.tail();
-  const std::vector<std::byte> payload = encode_step(journal_, rows, step, kv_generation_);
   ring::Message m;
   m.kind = ring::Kind::kStep;
   m.aux = step;
-  m.payload = payload;
+  m.payload = planner_->encode(step, kv_generation_);
   if (!to_compute_.publish(m)) {
     WISP_CHECK(to_compute_.in_ring() > 0);  // an empty edge holds any step: common/plan sizes it so
     return false;

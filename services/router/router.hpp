@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "ring/messages.hpp"
 #include "services/router/batch_plan.hpp"
@@ -46,6 +47,7 @@ class RouterStage final : public service::Stage {
   service::StageContext& ctx_;
   shm::RouterBoard* board_;
   JournalWriter journal_;
+  std::optional<BatchPlanner> planner_;  ///< from attach() on
   ring::Consumer from_gateway_;
   ring::Producer to_gateway_;
   ring::Producer to_compute_;
