@@ -60,6 +60,7 @@ RunFigures figures_of(const RunState& state) {
   f.ram_budget_bytes = state.plan().ram_budget;
   f.ram_peak_bytes = state.life().ram_peak_bytes.load(std::memory_order_relaxed);
   f.profile = state.plan().profile;
+  f.profile_reason = state.plan().profile_reason;
   return f;
 }
 
@@ -79,6 +80,7 @@ std::string table(const Answer& a, const RunFigures& f) {
               "experts: " + plan::format_size(f.expert_bytes_read));
   text += row("peak memory", plan::format_size(f.ram_peak_bytes),
               "of " + plan::format_size(f.ram_budget_bytes) + " allowed");
+  if (!f.profile.empty()) text += row("numerics", f.profile, f.profile_reason);
   if (a.seed && *a.seed != 0)
     text +=
         row("seed", std::to_string(*a.seed), "--seed " + std::to_string(*a.seed) + " repeats this answer");
@@ -105,6 +107,7 @@ std::string json_line(const Answer& a, const RunFigures& f) {
   j["ram_budget_bytes"] = f.ram_budget_bytes;
   j["ram_peak_bytes"] = f.ram_peak_bytes;
   j["profile"] = f.profile;
+  j["profile_reason"] = f.profile_reason;
   return j.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -19,6 +19,7 @@ struct RunFigures {
   std::uint64_t ram_budget_bytes = 0;
   std::uint64_t ram_peak_bytes = 0;
   std::string profile;
+  std::string profile_reason;
 
   /// hits / accesses; nothing where no expert was asked for.
   std::optional<double> hit_rate() const;

@@ -151,7 +151,8 @@ TEST(JsonLine, HasExactlyTheseKeys) {
                                         "device_bytes_read",
                                         "ram_budget_bytes",
                                         "ram_peak_bytes",
-                                        "profile"};
+                                        "profile",
+                                        "profile_reason"};
   std::vector<std::string> keys;
   for (const auto& [key, value] : j.items()) keys.push_back(key);
   EXPECT_EQ(keys, wanted);
