@@ -16,6 +16,11 @@ using shm::StageId;
 using shm::WaitFor;
 using stats::Counter;
 
+namespace {
+/// A few times what it takes to wake the router and have its answer.
+constexpr std::uint64_t kSpinNs = 200'000;
+}  // namespace
+
 struct ComputeStage::Plan {
   ring::StepHeader header;
   struct Part {
@@ -46,6 +51,14 @@ Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx)
 
 bool ComputeStage::has_work() {
   return !from_router_.empty();
+}
+
+void ComputeStage::sleep(service::StageContext& ctx) {
+  // While the router plans there is nothing else to do, and the next step mostly comes at once.
+  const auto ready = [this] { return has_work(); };
+  if (service::StageContext::spin(kSpinNs, ready)) return;
+  experts_.end_step();
+  ctx.sleep(WaitFor::kWork, 0, ready);
 }
 
 void ComputeStage::make_ready() {
@@ -148,7 +161,6 @@ void ComputeStage::run_step(const Plan& plan) {
     if (sequences[i].error.empty()) sequences[i].error = valid[v++].error;
   ctx_.desk()->add(Counter::kSteps);
   publish_result(plan, completed, sequences);
-  experts_.end_step();
 }
 
 void ComputeStage::publish_result(const Plan& plan, bool completed, std::span<const Sequence> sequences) {

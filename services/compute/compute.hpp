@@ -17,6 +17,7 @@ class ComputeStage final : public service::Stage {
 
   bool poll() override;
   bool has_work() override;
+  void sleep(service::StageContext& ctx) override;
 
  private:
   struct Plan;  // a step as decoded from the arena

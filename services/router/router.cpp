@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "plan/memory.hpp"
+
 namespace wisp::router {
 
 using service::crash_point;
@@ -15,13 +17,19 @@ using shm::StageId;
 using shm::WaitFor;
 using stats::Counter;
 
+namespace {
+/// Longer than the kernel takes to wake this thread on another core.
+constexpr std::uint64_t kSpinNs = 100'000;
+}  // namespace
+
 RouterStage::RouterStage(service::StageContext& ctx)
     : ctx_(ctx),
       board_(shm::extra_of<shm::RouterBoard>(ctx.desk())),
       from_gateway_(ctx.consumer(EdgeId::kGatewayRouter)),
       to_gateway_(ctx.producer(EdgeId::kRouterGateway)),
       to_compute_(ctx.producer(EdgeId::kRouterCompute)),
-      from_compute_(ctx.consumer(EdgeId::kComputeRouter)) {}
+      from_compute_(ctx.consumer(EdgeId::kComputeRouter)),
+      spare_core_(plan::usable_cores() > ctx.plan().threads) {}
 
 Status RouterStage::attach() {
   shm::Journal* journal = ctx_.at().journal;
@@ -30,6 +38,7 @@ Status RouterStage::attach() {
   kv_generation_ = static_cast<std::uint32_t>(ctx_.desk()->region.generation);
   for (const std::string& what : journal_.attach(journal, ctx_.plan().kv_pages, kv_generation_))
     spdlog::error("journal: {} does not hold its checksum and is dropped", what);
+  rows_at_token_.assign(journal_.count(), 0);
   planner_.emplace(journal_, chunk_rule(ctx_.plan()), ctx_.plan().parallel, ctx_.plan().kv_pages);
   for (std::uint32_t i = 0; i < journal_.count(); ++i) {
     const bool give_up = journal_.in_use(i) && journal_.finished(i);
@@ -76,10 +85,23 @@ void RouterStage::sleep(service::StageContext& ctx) {
   } else if (queued() > 0) {
     why = WaitFor::kKvPages;
   }
+  if (why == WaitFor::kStepResult && spare_core_ && await_result()) return;
   bool ages = false;
   for (std::uint32_t i = 0; i < journal_.count(); ++i) ages |= journal_.in_use(i);
   ctx.sleep(
       why, detail, [this] { return has_work(); }, nullptr, ages ? 1'000'000'000ULL : ~0ULL);
+}
+
+bool RouterStage::await_result() {
+  const auto ready = [this] { return has_work(); };
+  const std::uint64_t now = shm::monotonic_now();
+  const std::uint64_t due = published_ns_ + step_ns_ - step_ns_ / 8;
+  if (now < due && due - now > kSpinNs) {
+    ctx_.sleep(WaitFor::kStepResult, to_compute_.tail() - 1, ready, nullptr, due - now);
+    return true;
+  }
+  if (now > due + kSpinNs) return false;  // later than the last one: it may be much later
+  return service::StageContext::spin(due + kSpinNs - now, ready);
 }
 
 // --- messages of the gateway ---
@@ -202,6 +224,7 @@ bool RouterStage::drain_results() {
         std::memcpy(&row, payload.data() + sizeof header + n * sizeof row, sizeof row);
         on_result_row(row);
       }
+      step_ns_ = d->t_pub > published_ns_ ? d->t_pub - published_ns_ : 0;
       results_seen_ = std::max(results_seen_, d->aux + 1);
     }
     crash_point(CrashPoint::kCommitBeforeHead);
@@ -233,6 +256,8 @@ void RouterStage::on_result_row(const ring::StepResultRow& row) {
     return;
   }
   const shm::RequestParams& p = journal_.at(i).params;
+  const bool decodes = row.count == 1 && journal_.committed(i).length > 0;
+  if (!decodes) prompt_rows_ += end - kv_len;
   if (row.sampled != 0 && end == journal_.known(i)) {
     const std::uint32_t length = journal_.committed(i).length + 1;
     const bool eos = (p.flags & shm::kIgnoreEos) == 0 &&
@@ -240,11 +265,20 @@ void RouterStage::on_result_row(const ring::StepResultRow& row) {
     const Finish finish = eos ? Finish::kStop : length >= p.max_tokens ? Finish::kLength : Finish::kNone;
     journal_.commit_token(i, row.token, finish, ctx_.now());
     ctx_.desk()->add(Counter::kTokensCommitted);
+    if (decodes) note_stall(i);
+    rows_at_token_[i] = prompt_rows_;
   }
   // After the commit: were it before, a death in between would leave no row to draw the token from again.
   journal_.set_kv_len(i, end);
   if (end <= p.prompt_tokens) ctx_.desk()->add(Counter::kPromptTokens, end - kv_len);
   tell_gateway(i);
+}
+
+void RouterStage::note_stall(std::uint32_t record) {
+  // An earlier life's tokens are not known to this one.
+  if (rows_at_token_[record] == 0) return;
+  const std::uint64_t stall = prompt_rows_ - rows_at_token_[record];
+  if (stall > ctx_.desk()->get(Counter::kLongestStall)) ctx_.desk()->set(Counter::kLongestStall, stall);
 }
 
 void RouterStage::tell_gateway(std::uint32_t record) {
@@ -320,6 +354,7 @@ bool RouterStage::publish_step() {
     WISP_CHECK(to_compute_.in_ring() > 0);  // an empty edge holds any step: common/plan sizes it so
     return false;
   }
+  published_ns_ = shm::monotonic_now();
   board_->next_step.store(step + 1, std::memory_order_release);
   ctx_.desk()->add(Counter::kSteps);
   return true;
