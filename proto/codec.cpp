@@ -74,6 +74,7 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setModelName(from.model_name);
   to.setRunDir(from.run_dir);
   to.setProfile(from.profile);
+  to.setProfileReason(from.profile_reason);
   to.setProfileHash(from.profile_hash);
   to.setTopology(o.topology);
   to.setHost(o.host);
@@ -115,6 +116,7 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   p.model_name = from.getModelName().cStr();
   p.run_dir = from.getRunDir().cStr();
   p.profile = from.getProfile().cStr();
+  p.profile_reason = from.getProfileReason().cStr();
   p.profile_hash = from.getProfileHash();
   o.topology = from.getTopology().cStr();
   o.host = from.getHost().cStr();

@@ -43,6 +43,7 @@ struct RunPlan {
   minimumRam @33 :UInt64;
   kvFormat @34 :UInt32;
   naivePrefill @35 :Bool;
+  profileReason @36 :Text;
 }
 
 # Launcher to stage, on the inherited control socket.

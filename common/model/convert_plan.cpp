@@ -93,6 +93,9 @@ Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetForma
   WISP_TRY(fit_tensors(sorted, plan));
   WISP_TRY(collect_texts(plan));
 
+  const FastMeasure& fast = plan.config.family->fast;
+  plan.manifest.fast_measured_on = fast.model;
+  if (fast.within && multiplies_bytes(plan.manifest)) plan.manifest.profile = "fast";
   plan.manifest.name = folder_name(folder);
   plan.manifest.generation = plan.config.generation;
   for (const auto& [name, text] : plan.texts)

@@ -35,6 +35,14 @@ struct NameRule {
   bool bare = false;                ///< `source` is the tensor's whole name
 };
 
+/// What `wisp eval --profile fast --against exact` says of a trained model of a family. Within limits: at
+/// most 0.01 nats a token more, a mean KL of at most 1e-3 nats, and the same first token in at least 99.5 %.
+/// The figures stand in kernels/ACCURACY.md.
+struct FastMeasure {
+  std::string_view model = {};  ///< "" = none was measured: `exact` stays the default
+  bool within = false;
+};
+
 /// A model family: a description, over code that all families share.
 struct Family {
   std::string_view model_type;
@@ -42,6 +50,7 @@ struct Family {
   std::span<const std::span<const NameRule>> names;  ///< tables, searched one after the other
   Result<ModelSpec> (*describe)(const Config& c);
   bool latent = false;  ///< attention is latent: head_dim says nothing
+  FastMeasure fast = {};
 };
 
 /// All families, wired here and nowhere else.

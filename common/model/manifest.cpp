@@ -13,6 +13,7 @@
 #include "model/json.hpp"
 #include "model/limits.hpp"
 #include "model/spec_json.hpp"
+#include "wisp/kernels/int8_rows.hpp"
 
 namespace wisp::model {
 namespace {
@@ -230,6 +231,20 @@ std::uint64_t hash_of_weights(const Manifest& m) {
   return XXH3_64bits(all.data(), all.size());
 }
 
+bool multiplies_bytes(const Manifest& m) {
+  const auto takes = [](const DenseTensor& t) { return t.tiled && kernels::takes_int8(t.format); };
+  return (m.spec.expert_count() != 0 && (kernels::takes_int8(m.spec.expert.gate.format) ||
+                                         kernels::takes_int8(m.spec.expert.down.format))) ||
+         std::any_of(m.dense.begin(), m.dense.end(), [&](const auto& entry) { return takes(entry.second); });
+}
+
+std::string profile_reason(const Manifest& m) {
+  if (!multiplies_bytes(m)) return "no weight is int4, int8 or MXFP4: fast would be the same";
+  if (m.profile == "fast") return "measured on " + m.fast_measured_on + ", within limits";
+  if (m.fast_measured_on.empty()) return "fast is not measured in this family";
+  return "fast lost more than it may on " + m.fast_measured_on;
+}
+
 Result<Manifest> parse_manifest(std::string_view text, std::string_view folder) {
   WISP_ASSIGN(const Json json, parse_json_object(text, std::string(kFile)));
   const Fields root(json, std::string(kFile));
@@ -246,6 +261,7 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view folder) 
   if (m.profile != "exact" && m.profile != "fast") {
     return unsupported(std::string(kFile) + ": profile " + printable(m.profile) + " is unknown");
   }
+  WISP_ASSIGN(m.fast_measured_on, root.text_or("fast_measured_on", ""));
   WISP_ASSIGN(const Fields spec, root.object("spec"));
   WISP_TRY(parse_spec(spec, m.spec));
   WISP_TRY(parse_generation(root, m));

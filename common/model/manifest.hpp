@@ -65,6 +65,7 @@ struct Manifest {
   std::map<std::string, TextFile> texts;  ///< by name; what `wisp verify` holds them against
   GenerationDefaults generation;
   std::string profile = "exact";  ///< the profile this model runs in where none is asked for
+  std::string fast_measured_on;   ///< the model that `fast` was measured on for this family, "" = none
   std::uint64_t model_hash = 0;   ///< over spec and checksums: names the model
 };
 
@@ -74,6 +75,10 @@ Result<Manifest> load_manifest(const std::string& folder);
 /// The parser beneath (fuzzed): text only, no file access. `folder` is named where it must be made anew.
 Result<Manifest> parse_manifest(std::string_view json, std::string_view folder = "FOLDER");
 std::string write_manifest(const Manifest& m);
+/// Whether any product of this model takes bytes in the `fast` profile; else both profiles are one.
+bool multiplies_bytes(const Manifest& m);
+/// Why `m.profile` is what it is, in a few words.
+std::string profile_reason(const Manifest& m);
 
 /// Canonical names of dense tensors: "embed", "head", "norm", "layers.N.attn.{q,k,v,o}",
 /// ".attn.{q,k,v,o}.bias",

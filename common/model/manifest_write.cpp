@@ -29,6 +29,7 @@ std::string write_manifest(const Manifest& m) {
   std::string s = "{\n\"layout_version\": " + std::to_string(m.layout_version);
   s += ",\n\"name\": " + text(m.name);
   s += ",\n\"profile\": " + text(m.profile);
+  s += ",\n\"fast_measured_on\": " + text(m.fast_measured_on);
   s += ",\n\"model_hash\": \"" + hex(m.model_hash) + "\"";
   s += ",\n\"spec\": " + spec_json(m.spec).dump(1);
   s += ",\n\"generation\": " + text(generation_json(m.generation));

@@ -41,12 +41,6 @@ std::uint64_t hash_profile(const RunPlan& p, std::uint64_t model_hash) {
   return h;
 }
 
-Result<std::string> choose_profile(const model::Manifest& m, const RunOptions& o) {
-  const std::string profile = o.profile.empty() ? m.profile : o.profile;
-  if (profile == "exact" || profile == "fast") return profile;
-  return invalid("--profile " + profile + " is unknown; known: exact, fast");
-}
-
 Status check_options(const model::Manifest& m, const RunOptions& o) {
   const std::uint32_t longest = std::min(m.spec.max_positions, kMaxCtx);
   if (longest == 0) return invalid("model " + m.name + " has no positions (max_position_embeddings is 0)");
@@ -56,6 +50,8 @@ Status check_options(const model::Manifest& m, const RunOptions& o) {
   if (o.threads > kMaxThreads) return out_of_range("--threads", o.threads, 1, kMaxThreads);
   if (o.kv != name_of(kernels::KvFormat::kF32) && o.kv != name_of(kernels::KvFormat::kBf16))
     return invalid("--kv " + o.kv + " is unknown: f32 or bf16");
+  if (o.profile != "auto" && o.profile != "exact" && o.profile != "fast")
+    return invalid("--profile " + o.profile + " is unknown: auto, exact or fast");
   if (o.prefill != "absorbed" && o.prefill != "naive")
     return invalid("--prefill " + o.prefill + " is unknown: absorbed or naive");
   if (o.prefill == "naive" && !m.spec.attention.is_latent())
@@ -67,7 +63,7 @@ Status check_options(const model::Manifest& m, const RunOptions& o) {
 }
 
 /// Everything but slots, chunk and the byte terms.
-RunPlan lay_out(const model::Manifest& m, const RunOptions& o, const std::string& profile) {
+RunPlan lay_out(const model::Manifest& m, const RunOptions& o) {
   const model::ModelSpec& s = m.spec;
   RunPlan p;
   p.options = o;
@@ -86,7 +82,8 @@ RunPlan lay_out(const model::Manifest& m, const RunOptions& o, const std::string
   p.parallel = o.parallel;
   p.records = std::max<std::uint32_t>(16, 4 * o.parallel);
   p.threads = o.threads != 0 ? o.threads : usable_cores();
-  p.profile = profile;
+  p.profile = o.profile == "auto" ? m.profile : o.profile;
+  p.profile_reason = o.profile == "auto" ? profile_reason(m) : "asked for";
   p.profile_hash = hash_profile(p, m.model_hash);
   return p;
 }
@@ -184,8 +181,7 @@ std::uint32_t choose_chunk(Layout& layout, const Range& slots, const Range& chun
 
 Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, std::uint64_t available) {
   WISP_TRY(check_options(m, options));
-  WISP_ASSIGN(const std::string profile, choose_profile(m, options));
-  const RunPlan base = lay_out(m, options, profile);
+  const RunPlan base = lay_out(m, options);
   WISP_ASSIGN(const Range slots, slot_range(base));
   const Range chunks = chunk_range(base);
 

@@ -15,7 +15,7 @@ struct RunOptions {
   std::string model;                 ///< converted folder
   std::uint64_t ram = 0;             ///< bytes for everything
   std::uint64_t experts_ram = 0;     ///< bytes for the slab alone
-  std::string profile;               ///< "exact", "fast", "" = the manifest's
+  std::string profile = "auto";      ///< "exact", "fast", "auto" = the manifest's
   std::string kv = "f32";            ///< "f32", "bf16": how KV rows are kept
   std::string prefill = "absorbed";  ///< "absorbed", "naive": the form of latent attention in prompts
   std::uint32_t threads = 0;
@@ -57,6 +57,7 @@ struct RunPlan {
   std::uint32_t prompt_chunk = 0;
   std::uint32_t threads = 0;
   std::string profile;
+  std::string profile_reason;      ///< why this one, for people
   std::uint64_t profile_hash = 0;  ///< of profile, KV format, form of prompts, canonical order and weights
 
   // the budget, term by term (bytes)

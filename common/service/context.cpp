@@ -1,5 +1,6 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
+#include <sched.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <cerrno>
 #include <ctime>
 
+#include "base/pause.hpp"
 #include "proto/codec.hpp"
 #include "service/log.hpp"
 #include "service/stage.hpp"
@@ -119,7 +121,8 @@ std::array<int, 3> StageContext::wake_fds() const {
 void StageContext::sleep(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready,
                          std::vector<pollfd>* extra, std::uint64_t timeout_ns) {
   const std::uint64_t deadline = timeout_ns == ~0ULL ? ~0ULL : shm::monotonic_now() + timeout_ns;
-  std::vector<pollfd> fds;
+  std::vector<pollfd>& fds = waits_;
+  fds.clear();
   for (int fd : wake_fds()) fds.push_back({fd, POLLIN, 0});
   if (extra != nullptr) {
     for (pollfd& p : *extra) p.revents = 0;
@@ -130,6 +133,19 @@ void StageContext::sleep(shm::WaitFor why, std::uint64_t detail, const std::func
   end_park();
   if (extra != nullptr) std::copy(fds.begin() + 3, fds.end(), extra->begin());
   if (fds[1].revents != 0 || fds[2].revents != 0) poll_control();
+}
+
+bool StageContext::spin(std::uint64_t ns, const std::function<bool()>& ready) {
+  constexpr int kLooks = 16;
+  const std::uint64_t end = shm::monotonic_now() + ns;
+  do {
+    for (int i = 0; i < kLooks; ++i) {
+      if (ready()) return true;
+      pause();
+    }
+    ::sched_yield();
+  } while (shm::monotonic_now() < end);
+  return false;
 }
 
 void StageContext::wait(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready) {

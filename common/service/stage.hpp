@@ -74,6 +74,10 @@ class StageContext {
   /// looks again. Control messages and the launcher's death are handled inside.
   void sleep(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready,
              std::vector<pollfd>* extra = nullptr, std::uint64_t timeout_ns = ~0ULL);
+  /// Looks for `ready()` for `ns` before the caller sleeps; true as soon as it holds. Waking a thread that
+  /// sleeps takes up to tens of microseconds, so who expects work at once looks for it first. Between looks
+  /// the core is offered to others: whoever makes the work may need it.
+  static bool spin(std::uint64_t ns, const std::function<bool()>& ready);
   /// Loops on sleep() until `ready()`.
   void wait(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready);
 
@@ -100,6 +104,7 @@ class StageContext {
   shm::StageId id_;
   std::uint32_t epoch_;
   detail::Armed armed_;
+  std::vector<pollfd> waits_;  ///< of sleep(), kept so that it allocates once
 };
 
 /// A stage: a library with poll(). A process is a short main that hosts one or several.

@@ -47,6 +47,7 @@ enum class Counter : std::uint32_t {
   kHttpErrors,          ///< gateway
   kResumes,             ///< gateway: streams taken up again by Last-Event-ID
   kHelperRestarts,      ///< gateway: template helpers started again
+  kLongestStall,        ///< router: most prompt rows computed between two tokens of one stream
   kCount
 };
 inline constexpr std::uint32_t kCounterCells = 64;
@@ -95,6 +96,7 @@ inline constexpr std::array<CounterInfo, static_cast<std::size_t>(Counter::kCoun
     {"http_errors", ""},
     {"resumes", ""},
     {"helper_restarts", ""},
+    {"longest_stall", "rows"},
 }};
 
 /// Hop times of one edge, publication to the consumer's first look, in log2 buckets of nanoseconds: bucket i

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/pause.hpp"
+
 namespace wisp::bench {
 
 void SpinBarrier::meet() {
@@ -18,9 +20,7 @@ void SpinBarrier::meet() {
     return;
   }
   for (std::uint32_t spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) {
-#ifdef __x86_64__
-    __builtin_ia32_pause();
-#endif
+    pause();
     // Somebody has taken a CPU away: let it come.
     if (spins >= kSpins) std::this_thread::yield();
   }

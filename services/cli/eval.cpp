@@ -25,7 +25,7 @@ using Lines = std::vector<eval::ScoredLine>;
 
 struct Flags {
   eval::ScoreOptions options;
-  std::string file, profile = "exact", kv = "f32", against;
+  std::string file, kv = "f32", against;
   bool ids = false, json = false;
   std::uint64_t tokens = 0;  ///< at most, 0 = all
 };
@@ -86,24 +86,26 @@ Result<Lines> read_lines(const Flags& f) {
 void print(const Flags& f, const eval::Score& s) {
   const auto n = static_cast<double>(s.tokens);
   if (f.json) {
-    nlohmann::ordered_json j{{"tokens", s.tokens}, {"nats_per_token", s.nats / n}};
+    nlohmann::ordered_json j{{"tokens", s.tokens}, {"profile", s.profile}, {"nats_per_token", s.nats / n}};
     if (f.options.against_exact)
-      j.update({{"mean_divergence", s.divergence / n},
+      j.update({{"exact_nats_per_token", s.exact_nats / n},
+                {"mean_divergence", s.divergence / n},
                 {"same_first", static_cast<double>(s.same_first) / n},
                 {"largest_difference", s.largest_difference}});
     std::printf("%s\n", j.dump().c_str());
     return;
   }
-  std::printf("%llu tokens, %.5f nats a token (perplexity %.3f)\n", static_cast<unsigned long long>(s.tokens),
-              s.nats / n, std::exp(s.nats / n));
+  std::printf("%llu tokens in the %s profile, %.5f nats a token (perplexity %.3f)\n",
+              static_cast<unsigned long long>(s.tokens), s.profile.c_str(), s.nats / n, std::exp(s.nats / n));
   if (f.options.against_exact)
     std::printf(
-        "against exact: mean KL %.3g nats, the same first token in %.3f %%, a logit off by at most %.4g\n",
-        s.divergence / n, 100.0 * static_cast<double>(s.same_first) / n, s.largest_difference);
+        "against exact: %+.5f nats a token, mean KL %.3g nats, the same first token in %.3f %%, a logit off "
+        "by at most %.4g\n",
+        (s.nats - s.exact_nats) / n, s.divergence / n, 100.0 * static_cast<double>(s.same_first) / n,
+        s.largest_difference);
 }
 
 int run(Flags& f) {
-  f.options.fast = f.profile == "fast";
   f.options.against_exact = !f.against.empty();
   if (f.kv == "bf16") f.options.kv = kernels::KvFormat::kBf16;
   const auto lines = read_lines(f);
@@ -142,8 +144,8 @@ void add_eval(CLI::App& app, int& exit_code) {
       ->check(CLI::Range(2u, 1u << 20))
       ->capture_default_str();
   sub->add_option("--tokens", f->tokens, "Take only the first so many tokens")->check(CLI::Range(2.0, 1e15));
-  sub->add_option("--profile", f->profile, "Numerics")
-      ->check(CLI::IsMember({"exact", "fast"}))
+  sub->add_option("--profile", f->options.profile, "Numerics")
+      ->check(CLI::IsMember({"auto", "exact", "fast"}))
       ->capture_default_str();
   sub->add_option("--kv", f->kv, "Format of keys and values")
       ->check(CLI::IsMember({"f32", "bf16"}))

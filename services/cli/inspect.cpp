@@ -125,6 +125,8 @@ Json inspect_json(const model::Inspection& i) {
           {"dense_formats", i.dense_formats()},
           {"folder_bytes", i.bytes},
           {"cold_bytes_per_token", i.cold_bytes_per_token()},
+          {"profile", i.manifest.profile},
+          {"fast_measured_on", i.manifest.fast_measured_on},
           {"kv_bytes_per_token", i.kv_bytes_per_token(4)},
           {"kv_bytes_per_token_bf16", i.kv_bytes_per_token(2)}};
 }
@@ -157,6 +159,7 @@ std::string inspect_text(const model::Inspection& i) {
   row("always in memory", bytes(i.manifest.dense_bytes) + (formats.empty() ? "" : formats + ")"));
   row("a position of KV", std::to_string(i.kv_bytes_per_token(4)) + " bytes in f32, " +
                               std::to_string(i.kv_bytes_per_token(2)) + " in bf16 (--kv)");
+  row("numerics", i.manifest.profile + " (" + profile_reason(i.manifest) + ")");
   row("folder", bytes(i.bytes) + (i.converted ? "" : " once converted"));
   return s;
 }

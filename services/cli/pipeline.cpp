@@ -35,9 +35,12 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
       ->group(group);
   c.add_option("--threads", o.threads, "Threads that compute (default: the cores this process may use)")
       ->group(group);
-  c.add_option("--profile", o.profile,
-               "Numerics: exact, or fast: bytes for the inputs of int4, int8 and MXFP4 weights (default: the "
-               "model's)")
+  c.add_option(
+       "--profile", o.profile,
+       "Numerics: exact; fast: bytes for the inputs of int4, int8 and MXFP4 weights; auto: what `wisp "
+       "inspect` says")
+      ->check(CLI::IsMember({"auto", "exact", "fast"}))
+      ->capture_default_str()
       ->group(group);
   c.add_option("--kv", o.kv, "Numbers of the KV cache: f32 (exact), or bf16 in half the memory")
       ->check(CLI::IsMember({"f32", "bf16"}))
@@ -180,6 +183,7 @@ RunFigures Pipeline::figures() const {
   f.experts = plan_.expert_extents;
   f.ram_budget_bytes = plan_.ram_budget;
   f.profile = plan_.profile;
+  f.profile_reason = plan_.profile_reason;
   return f;
 }
 

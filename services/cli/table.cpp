@@ -68,6 +68,7 @@ RunFigures figures_of(const RunState& state) {
   f.ram_budget_bytes = state.plan().ram_budget;
   f.ram_peak_bytes = state.life().ram_peak_bytes.load(std::memory_order_relaxed);
   f.profile = state.plan().profile;
+  f.profile_reason = state.plan().profile_reason;
   const auto compute = [&](Counter c) { return state.counter(shm::StageId::kCompute, c); };
   f.decode = {compute(Counter::kDecodeSteps),       compute(Counter::kDecodeStepNs),
               compute(Counter::kDecodeGapNs),       compute(Counter::kDecodeAttentionNs),
@@ -93,6 +94,7 @@ std::string table(const Answer& a, const RunFigures& f) {
               "experts: " + plan::format_size(f.expert_bytes_read));
   text += row("peak memory", plan::format_size(f.ram_peak_bytes),
               "of " + plan::format_size(f.ram_budget_bytes) + " allowed");
+  if (!f.profile.empty()) text += row("numerics", f.profile, f.profile_reason);
   if (a.seed && *a.seed != 0)
     text +=
         row("seed", std::to_string(*a.seed), "--seed " + std::to_string(*a.seed) + " repeats this answer");
@@ -119,6 +121,7 @@ std::string json_line(const Answer& a, const RunFigures& f) {
   j["ram_budget_bytes"] = f.ram_budget_bytes;
   j["ram_peak_bytes"] = f.ram_peak_bytes;
   j["profile"] = f.profile;
+  j["profile_reason"] = f.profile_reason;
   const DecodeTimes& d = f.decode;
   const auto overhead = d.overhead();
   const auto ms = [](std::uint64_t ns) { return static_cast<double>(ns) / 1e6; };

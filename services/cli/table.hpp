@@ -29,6 +29,7 @@ struct RunFigures {
   std::uint64_t ram_budget_bytes = 0;
   std::uint64_t ram_peak_bytes = 0;
   std::string profile;
+  std::string profile_reason;
   DecodeTimes decode;
 
   /// hits / accesses; nothing where no expert was asked for.

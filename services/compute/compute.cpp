@@ -9,7 +9,6 @@
 
 #include "base/fd.hpp"
 #include "plan/cpus.hpp"
-#include "services/compute/spin.hpp"
 #include "wisp/kernels/naive.hpp"
 
 namespace wisp::compute {
@@ -19,8 +18,8 @@ using shm::WaitFor;
 using stats::Counter;
 
 namespace {
-/// Some two wake-ups: what the router needs to take a result and to plan the next step.
-constexpr double kSpinSeconds = 150e-6;
+/// A few times what it takes to wake the router and have its answer.
+constexpr std::uint64_t kSpinNs = 200'000;
 }  // namespace
 
 ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
@@ -31,7 +30,7 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
       to_router_(ctx.producer(shm::EdgeId::kComputeRouter)),
       experts_(ctx),
       pool_(ctx.plan().threads, ctx.plan().threads <= plan::usable_cores()),
-      spins_(plan::usable_cores() > 1 ? pauses_in(kSpinSeconds) : 0) {
+      looks_(plan::usable_cores() > 1) {
   // Their memory is there; that it is in this process's page table too is then no step's concern. Slots come
   // into it with the first use of each.
   shm::Kv* kv = ctx.at().kv;
@@ -54,11 +53,11 @@ bool ComputeStage::has_work() {
 }
 
 void ComputeStage::sleep(service::StageContext& ctx) {
-  for (std::uint32_t n = 0; n < spins_; ++n) {
-    if (!from_router_.empty()) return;
-    pause();
-  }
-  Stage::sleep(ctx);
+  // While the router plans there is nothing else to do, and the next step mostly comes at once.
+  const auto ready = [this] { return has_work(); };
+  if (looks_ && service::StageContext::spin(kSpinNs, ready)) return;
+  experts_.end_step();
+  ctx.sleep(WaitFor::kWork, 0, ready);
 }
 
 void ComputeStage::make_ready() {
@@ -173,7 +172,6 @@ void ComputeStage::run_step(const Plan& plan) {
   bool decode = true;
   for (const Sequence& s : sequences_) decode = decode && s.ids.size() == 1;
   times_.end(ctx_.desk(), decode, forward_->spans(), experts_.slept_ticks(), pool_.waited_ticks());
-  experts_.end_step();
 }
 
 void ComputeStage::publish_result(const Plan& plan, bool completed) {

@@ -49,7 +49,7 @@ class ComputeStage final : public service::Stage {
   ring::Producer to_router_;
   ExpertClient experts_;
   ThreadPool pool_;
-  std::uint32_t spins_;  ///< pauses before it parks; 0 where the router has no core beside
+  bool looks_;  ///< for the next step before it parks; not where the router has no core beside
   Weights weights_;
   std::unique_ptr<Forward> forward_;
   Plan plan_;

@@ -18,7 +18,8 @@ class ExpertClient final : public ExpertSource {
   void begin_step(std::uint64_t step) { step_ = step; }
   bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use, Fail fail,
              Cancelled cancelled) override;
-  /// Wakes a loader that was told of hits only, so that it sees the touches of this step.
+  /// Wakes a loader that was told of hits only, so that it sees their touches. For when there is no step to
+  /// compute: until then it learns of them with the next need, or when half the ring is full of them.
   void end_step() { to_loader_.ring_peer(); }
   /// stats::ticks() that were slept until an expert came.
   std::uint64_t slept_ticks() const { return slept_ticks_; }

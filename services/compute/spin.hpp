@@ -3,16 +3,9 @@
 #include <chrono>
 #include <cstdint>
 
-namespace wisp::compute {
+#include "base/pause.hpp"
 
-/// One turn of a wait that burns its core, gently to a neighbour on the same one.
-inline void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
+namespace wisp::compute {
 
 /// Pauses that fit into `seconds`: one takes from 10 to 150 cycles, by the kind of core.
 inline std::uint32_t pauses_in(double seconds) {

@@ -125,12 +125,15 @@ Result<Score> score_in_memory(const ScoreOptions& options, const std::vector<Sco
   // No more positions than there are tokens for.
   const auto window_size =
       static_cast<std::uint32_t>(std::min<std::size_t>({options.window, m.spec.max_positions, longest}));
-  Engine engine(m, weights, pool, window_size, options.fast, options.kv);
+  const std::string profile = options.profile == "auto" ? m.profile : options.profile;
+  const bool fast = profile == "fast";
+  Engine engine(m, weights, pool, window_size, fast, options.kv);
   std::unique_ptr<Engine> exact;
   if (options.against_exact)
     exact = std::make_unique<Engine>(m, weights, pool, window_size, false, kernels::KvFormat::kF32);
 
   Score out;
+  out.profile = profile;
   std::uint64_t done = 0;
   const std::size_t vocab = m.spec.vocab;
   for (const auto& [number, line] : lines) {
@@ -154,7 +157,10 @@ Result<Score> score_in_memory(const ScoreOptions& options, const std::vector<Sco
                            std::to_string(begin + at + r) +
                            " are not all numbers: the model's weights are damaged or too large");
           out.nats += nats;
-          if (exact) compare(reference.subspan(r * vocab, vocab), row, out);
+          if (!exact) continue;
+          const auto other = reference.subspan(r * vocab, vocab);
+          out.exact_nats += log_sum(other) - static_cast<double>(other[window[at + r + 1]]);
+          compare(other, row, out);
         }
         out.tokens += count;
         progress(done + at + count, total);

@@ -16,8 +16,8 @@ struct ScoreOptions {
   std::string model;                      ///< a converted folder
   std::uint32_t window = kDefaultWindow;  ///< longer lines are cut into blocks of so many, each for itself
   std::uint32_t threads = 1;
-  bool fast = false;
-  bool against_exact = false;  ///< computes each row in `exact` (KV in f32) too, and compares
+  std::string profile = "auto";  ///< auto (the model's own), exact, fast
+  bool against_exact = false;    ///< computes each row in `exact` (KV in f32) too, and compares
   kernels::KvFormat kv = kernels::KvFormat::kF32;
 };
 
@@ -29,8 +29,10 @@ struct ScoredLine {
 
 /// What a model makes of given tokens, each predicted from those before it.
 struct Score {
+  std::string profile;              ///< in which it was computed
   std::uint64_t tokens = 0;         ///< predicted: all but the first of each window
   double nats = 0.0;                ///< sum of -ln p
+  double exact_nats = 0.0;          ///< the same of `exact`; this and the rest where it was asked for
   double divergence = 0.0;          ///< sum of KL(exact || this), nats
   std::uint64_t same_first = 0;     ///< rows whose most likely token is that of `exact`
   double largest_difference = 0.0;  ///< of a logit

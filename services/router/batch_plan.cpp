@@ -3,19 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.hpp"
+
 namespace wisp::router {
 
 namespace {
-std::vector<std::uint32_t> running_records(const JournalWriter& journal) {
-  std::vector<std::uint32_t> out;
-  for (std::uint32_t i = 0; i < journal.count(); ++i)
-    if (journal.in_use(i) && !journal.finished(i) &&
-        journal.at(i).admitted.load(std::memory_order_relaxed) != 0)
-      out.push_back(i);
-  std::sort(out.begin(), out.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return journal.at(a).order < journal.at(b).order; });
-  return out;
-}
+constexpr std::uint32_t kSmallestShared = 16;
 
 template <class T>
 void append(std::vector<std::byte>& out, const T* data, std::size_t n) {
@@ -24,32 +17,104 @@ void append(std::vector<std::byte>& out, const T* data, std::size_t n) {
 }
 }  // namespace
 
-std::vector<PlannedRows> plan_rows(const JournalWriter& journal, std::uint32_t prompt_chunk) {
-  std::vector<PlannedRows> rows;
-  std::uint32_t room = prompt_chunk;
-  for (const std::uint32_t i : running_records(journal)) {
-    const std::uint32_t start = journal.at(i).kv_len.load(std::memory_order_relaxed);
-    const std::uint32_t missing = journal.known(i) - start;
-    if (missing == 1 && journal.committed(i).length > 0) {
-      rows.push_back({i, start, 1, true});
-      continue;
-    }
-    const std::uint32_t count = std::min(missing, room);
-    if (count == 0) continue;
-    room -= count;
-    rows.push_back({i, start, count, count == missing});
-  }
-  return rows;
+ChunkRule chunk_rule(const plan::RunPlan& plan) {
+  const bool resident = plan.slots >= plan.expert_extents;
+  const std::uint32_t part = std::max(plan.prompt_chunk / 4, kSmallestShared);
+  return {plan.prompt_chunk, resident ? std::min(plan.prompt_chunk, part) : plan.prompt_chunk};
 }
 
-std::vector<std::byte> encode_step(const JournalWriter& journal, const std::vector<PlannedRows>& rows,
-                                   std::uint64_t step, std::uint32_t kv_generation) {
-  ring::StepHeader header{step, static_cast<std::uint32_t>(rows.size()), 0, kv_generation, 0};
-  for (const PlannedRows& p : rows) header.rows += p.count;
-  std::vector<std::byte> out;
-  append(out, &header, 1);
-  for (const PlannedRows& p : rows) {
-    const shm::JournalRecord& r = journal.at(p.record);
+BatchPlanner::BatchPlanner(const JournalWriter& journal, ChunkRule rule, std::uint32_t parallel,
+                           std::uint32_t kv_pages)
+    : journal_(&journal), rule_(rule), kv_pages_(kv_pages) {
+  WISP_CHECK(rule.alone > 0 && rule.beside > 0 && rule.beside <= rule.alone);
+  rows_.reserve(journal.count());
+  prompts_.reserve(journal.count());
+  // Each admitted sequence may name its own pages, and one word of padding.
+  bytes_.reserve(sizeof(ring::StepHeader) + journal.count() * (sizeof(ring::StepRequest) + 4) +
+                 (std::size_t{rule.alone} + parallel + kv_pages) * sizeof(std::uint32_t));
+  used_.reserve(kv_pages);
+  free_.reserve(kv_pages);
+}
+
+bool BatchPlanner::running(std::uint32_t i) const {
+  return journal_->in_use(i) && !journal_->finished(i) &&
+         journal_->at(i).admitted.load(std::memory_order_relaxed) != 0;
+}
+
+bool BatchPlanner::any() const {
+  for (std::uint32_t i = 0; i < journal_->count(); ++i)
+    if (running(i) && journal_->known(i) > journal_->at(i).kv_len.load(std::memory_order_relaxed))
+      return true;
+  return false;
+}
+
+std::span<const PlannedRows> BatchPlanner::plan() {
+  rows_.clear();
+  prompts_.clear();
+  for (std::uint32_t i = 0; i < journal_->count(); ++i) {
+    if (!running(i)) continue;
+    const std::uint32_t start = journal_->at(i).kv_len.load(std::memory_order_relaxed);
+    // `count` is what is missing, until share() has said how much of it has room.
+    if (journal_->known(i) > start) rows_.push_back({i, start, journal_->known(i) - start, true});
+  }
+  std::sort(rows_.begin(), rows_.end(), [this](const PlannedRows& a, const PlannedRows& b) {
+    return journal_->at(a.record).order < journal_->at(b.record).order;
+  });
+  bool decodes = false;
+  for (std::uint32_t at = 0; at < rows_.size(); ++at) {
+    // One missing row of an answer is its next token; more are a sequence whose KV rows were lost.
+    if (rows_[at].count == 1 && journal_->committed(rows_[at].record).length > 0)
+      decodes = true;
+    else
+      prompts_.push_back(at);
+  }
+  share(decodes ? rule_.beside : rule_.alone);
+  std::erase_if(rows_, [](const PlannedRows& p) { return p.count == 0; });
+  return rows_;
+}
+
+void BatchPlanner::share(std::uint32_t room) {
+  next_turn_ = turn_;
+  const std::uint32_t records = journal_->count();
+  std::sort(prompts_.begin(), prompts_.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return (rows_[a].record + records - turn_) % records < (rows_[b].record + records - turn_) % records;
+  });
+  // Those that need no more than an equal part take what they need, and the part of the others grows.
+  auto left = static_cast<std::uint32_t>(prompts_.size());
+  std::uint32_t part = 0;
+  for (bool grew = true; grew && left > 0;) {
+    grew = false;
+    part = room / left;
+    for (std::uint32_t& at : prompts_) {
+      if (at == UINT32_MAX || rows_[at].count > part) continue;
+      room -= rows_[at].count;
+      --left;
+      at = UINT32_MAX;
+      grew = true;
+    }
+  }
+  if (left == 0) return;
+  std::uint32_t over = room - part * left;
+  for (const std::uint32_t at : prompts_) {
+    if (at == UINT32_MAX) continue;
+    PlannedRows& p = rows_[at];
+    const std::uint32_t missing = p.count;
+    p.count = part + (over > 0 ? 1 : 0);
+    p.sample = p.count == missing;
+    if (over == 0) continue;
+    --over;
+    next_turn_ = (p.record + 1) % records;
+  }
+}
+
+std::span<const std::byte> BatchPlanner::encode(std::uint64_t step, std::uint32_t kv_generation) {
+  turn_ = next_turn_;
+  ring::StepHeader header{step, static_cast<std::uint32_t>(rows_.size()), 0, kv_generation, 0};
+  for (const PlannedRows& p : rows_) header.rows += p.count;
+  bytes_.clear();
+  append(bytes_, &header, 1);
+  for (const PlannedRows& p : rows_) {
+    const shm::JournalRecord& r = journal_->at(p.record);
     ring::StepRequest q;
     q.request = r.request.load(std::memory_order_relaxed);
     q.record = p.record;
@@ -57,29 +122,27 @@ std::vector<std::byte> encode_step(const JournalWriter& journal, const std::vect
     q.count = p.count;
     q.pages = (p.start + p.count + 15) / 16;
     q.sample = p.sample ? 1 : 0;
-    q.generated = journal.committed(p.record).length;
+    q.generated = journal_->committed(p.record).length;
     q.params = r.params;
-    append(out, &q, 1);
-    append(out, journal.ids(p.record).data() + p.start, p.count);
-    append(out, journal.pages(p.record).data(), q.pages);
+    append(bytes_, &q, 1);
+    append(bytes_, journal_->ids(p.record).data() + p.start, p.count);
+    append(bytes_, journal_->pages(p.record).data(), q.pages);
     if ((p.count + q.pages) % 2 != 0)
-      out.resize(out.size() + sizeof(std::uint32_t));  // keeps headers 8-aligned
+      bytes_.resize(bytes_.size() + sizeof(std::uint32_t));  // keeps headers 8-aligned
   }
-  return out;
+  return bytes_;
 }
 
-std::vector<std::uint32_t> free_pages(const JournalWriter& journal, std::uint32_t kv_pages) {
-  std::vector<bool> used(kv_pages, false);
-  for (std::uint32_t i = 0; i < journal.count(); ++i) {
-    if (!journal.in_use(i) || journal.finished(i) ||
-        journal.at(i).admitted.load(std::memory_order_relaxed) == 0)
-      continue;
-    for (const std::uint32_t p : journal.pages(i)) used[p] = true;
+std::span<const std::uint32_t> BatchPlanner::free_pages() {
+  used_.assign(kv_pages_, false);
+  for (std::uint32_t i = 0; i < journal_->count(); ++i) {
+    if (!running(i)) continue;
+    for (const std::uint32_t p : journal_->pages(i)) used_[p] = true;
   }
-  std::vector<std::uint32_t> out;
-  for (std::uint32_t p = 0; p < kv_pages; ++p)
-    if (!used[p]) out.push_back(p);
-  return out;
+  free_.clear();
+  for (std::uint32_t p = 0; p < kv_pages_; ++p)
+    if (!used_[p]) free_.push_back(p);
+  return free_;
 }
 
 }  // namespace wisp::router

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "plan/memory.hpp"
+
 namespace wisp::router {
 
 using service::crash_point;
@@ -15,13 +17,19 @@ using shm::StageId;
 using shm::WaitFor;
 using stats::Counter;
 
+namespace {
+/// Longer than the kernel takes to wake this thread on another core.
+constexpr std::uint64_t kSpinNs = 100'000;
+}  // namespace
+
 RouterStage::RouterStage(service::StageContext& ctx)
     : ctx_(ctx),
       board_(shm::extra_of<shm::RouterBoard>(ctx.desk())),
       from_gateway_(ctx.consumer(EdgeId::kGatewayRouter)),
       to_gateway_(ctx.producer(EdgeId::kRouterGateway)),
       to_compute_(ctx.producer(EdgeId::kRouterCompute)),
-      from_compute_(ctx.consumer(EdgeId::kComputeRouter)) {}
+      from_compute_(ctx.consumer(EdgeId::kComputeRouter)),
+      spare_core_(plan::usable_cores() > ctx.plan().threads) {}
 
 Status RouterStage::attach() {
   shm::Journal* journal = ctx_.at().journal;
@@ -30,6 +38,8 @@ Status RouterStage::attach() {
   kv_generation_ = static_cast<std::uint32_t>(ctx_.desk()->region.generation);
   for (const std::string& what : journal_.attach(journal, ctx_.plan().kv_pages, kv_generation_))
     spdlog::error("journal: {} does not hold its checksum and is dropped", what);
+  rows_at_token_.assign(journal_.count(), 0);
+  planner_.emplace(journal_, chunk_rule(ctx_.plan()), ctx_.plan().parallel, ctx_.plan().kv_pages);
   for (std::uint32_t i = 0; i < journal_.count(); ++i) {
     const bool give_up = journal_.in_use(i) && journal_.finished(i);
     board_->cancel[i].store(give_up ? journal_.at(i).request.load() : 0, std::memory_order_seq_cst);
@@ -60,7 +70,7 @@ bool RouterStage::has_work() {
   const ring::Descriptor* d = from_gateway_.front();
   const bool blocked = d != nullptr && d->kind == ring::Kind::kSubmit && journal_.find_free() < 0;
   if ((d != nullptr && !blocked) || !from_compute_.empty()) return true;
-  return !step_in_flight() && !gate_closed() && !plan_rows(journal_, ctx_.plan().prompt_chunk).empty();
+  return !step_in_flight() && !gate_closed() && planner_->any();
 }
 
 void RouterStage::sleep(service::StageContext& ctx) {
@@ -75,10 +85,23 @@ void RouterStage::sleep(service::StageContext& ctx) {
   } else if (queued() > 0) {
     why = WaitFor::kKvPages;
   }
+  if (why == WaitFor::kStepResult && spare_core_ && await_result()) return;
   bool ages = false;
   for (std::uint32_t i = 0; i < journal_.count(); ++i) ages |= journal_.in_use(i);
   ctx.sleep(
       why, detail, [this] { return has_work(); }, nullptr, ages ? 1'000'000'000ULL : ~0ULL);
+}
+
+bool RouterStage::await_result() {
+  const auto ready = [this] { return has_work(); };
+  const std::uint64_t now = shm::monotonic_now();
+  const std::uint64_t due = published_ns_ + step_ns_ - step_ns_ / 8;
+  if (now < due && due - now > kSpinNs) {
+    ctx_.sleep(WaitFor::kStepResult, to_compute_.tail() - 1, ready, nullptr, due - now);
+    return true;
+  }
+  if (now > due + kSpinNs) return false;  // later than the last one: it may be much later
+  return service::StageContext::spin(due + kSpinNs - now, ready);
 }
 
 // --- messages of the gateway ---
@@ -201,6 +224,7 @@ bool RouterStage::drain_results() {
         std::memcpy(&row, payload.data() + sizeof header + n * sizeof row, sizeof row);
         on_result_row(row);
       }
+      step_ns_ = d->t_pub > published_ns_ ? d->t_pub - published_ns_ : 0;
       results_seen_ = std::max(results_seen_, d->aux + 1);
     }
     crash_point(CrashPoint::kCommitBeforeHead);
@@ -232,6 +256,8 @@ void RouterStage::on_result_row(const ring::StepResultRow& row) {
     return;
   }
   const shm::RequestParams& p = journal_.at(i).params;
+  const bool decodes = row.count == 1 && journal_.committed(i).length > 0;
+  if (!decodes) prompt_rows_ += end - kv_len;
   if (row.sampled != 0 && end == journal_.known(i)) {
     const std::uint32_t length = journal_.committed(i).length + 1;
     const bool eos = (p.flags & shm::kIgnoreEos) == 0 &&
@@ -239,11 +265,20 @@ void RouterStage::on_result_row(const ring::StepResultRow& row) {
     const Finish finish = eos ? Finish::kStop : length >= p.max_tokens ? Finish::kLength : Finish::kNone;
     journal_.commit_token(i, row.token, finish, ctx_.now());
     ctx_.desk()->add(Counter::kTokensCommitted);
+    if (decodes) note_stall(i);
+    rows_at_token_[i] = prompt_rows_;
   }
   // After the commit: were it before, a death in between would leave no row to draw the token from again.
   journal_.set_kv_len(i, end);
   if (end <= p.prompt_tokens) ctx_.desk()->add(Counter::kPromptTokens, end - kv_len);
   tell_gateway(i);
+}
+
+void RouterStage::note_stall(std::uint32_t record) {
+  // An earlier life's tokens are not known to this one.
+  if (rows_at_token_[record] == 0) return;
+  const std::uint64_t stall = prompt_rows_ - rows_at_token_[record];
+  if (stall > ctx_.desk()->get(Counter::kLongestStall)) ctx_.desk()->set(Counter::kLongestStall, stall);
 }
 
 void RouterStage::tell_gateway(std::uint32_t record) {
@@ -299,10 +334,9 @@ bool RouterStage::admit_queued() {
     if (first < 0) break;
     const shm::RequestParams& p = journal_.at(static_cast<std::uint32_t>(first)).params;
     const std::uint32_t need = (p.prompt_tokens + p.max_tokens + 15) / 16;
-    std::vector<std::uint32_t> pages = free_pages(journal_, ctx_.plan().kv_pages);
+    const std::span<const std::uint32_t> pages = planner_->free_pages();
     if (pages.size() < need) break;  // first come, first served: a smaller one behind it does not overtake
-    pages.resize(need);
-    journal_.admit(static_cast<std::uint32_t>(first), pages);
+    journal_.admit(static_cast<std::uint32_t>(first), pages.first(need));
     worked = true;
   }
   return worked;
@@ -310,18 +344,17 @@ bool RouterStage::admit_queued() {
 
 bool RouterStage::publish_step() {
   if (step_in_flight() || gate_closed()) return false;
-  const std::vector<PlannedRows> rows = plan_rows(journal_, ctx_.plan().prompt_chunk);
-  if (rows.empty()) return false;
+  if (planner_->plan().empty()) return false;
   const std::uint64_t step = to_compute_.tail();
-  const std::vector<std::byte> payload = encode_step(journal_, rows, step, kv_generation_);
   ring::Message m;
   m.kind = ring::Kind::kStep;
   m.aux = step;
-  m.payload = payload;
+  m.payload = planner_->encode(step, kv_generation_);
   if (!to_compute_.publish(m)) {
     WISP_CHECK(to_compute_.in_ring() > 0);  // an empty edge holds any step: common/plan sizes it so
     return false;
   }
+  published_ns_ = shm::monotonic_now();
   board_->next_step.store(step + 1, std::memory_order_release);
   ctx_.desk()->add(Counter::kSteps);
   return true;

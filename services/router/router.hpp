@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "ring/messages.hpp"
 #include "services/router/batch_plan.hpp"
@@ -35,9 +37,13 @@ class RouterStage final : public service::Stage {
   bool on_submit(const ring::Descriptor& d);
   void on_finish_at(const ring::Descriptor& d);
   void on_result_row(const ring::StepResultRow& row);
+  void note_stall(std::uint32_t record);
   void cancel(std::uint32_t record, shm::Finish why);
   void forget(std::uint32_t record);
   void tell_gateway(std::uint32_t record);
+  /// Waits for a result with a core to itself: sleeps until it is nearly due by the time the last step took,
+  /// then looks for it. False if it is late, and a sleep until the bell rings is in order.
+  bool await_result();
   bool step_in_flight() const;
   bool gate_closed() const;
   std::uint32_t active() const;
@@ -46,6 +52,7 @@ class RouterStage final : public service::Stage {
   service::StageContext& ctx_;
   shm::RouterBoard* board_;
   JournalWriter journal_;
+  std::optional<BatchPlanner> planner_;  ///< from attach() on
   ring::Consumer from_gateway_;
   ring::Producer to_gateway_;
   ring::Producer to_compute_;
@@ -54,6 +61,11 @@ class RouterStage final : public service::Stage {
   /// Steps whose result this life has seen: results <= this number are done. Derived at attach from the
   /// rings.
   std::uint64_t results_seen_ = 0;
+  bool spare_core_;                           ///< compute leaves a core to this stage
+  std::uint64_t published_ns_ = 0;            ///< when the last step was published, CLOCK_MONOTONIC
+  std::uint64_t step_ns_ = 0;                 ///< how long the last one took
+  std::uint64_t prompt_rows_ = 0;             ///< computed in this life
+  std::vector<std::uint64_t> rows_at_token_;  ///< [records] prompt_rows_ when its last token came
 };
 
 }  // namespace wisp::router

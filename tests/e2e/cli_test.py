@@ -14,12 +14,12 @@ from wisp_e2e import DATA, EXPERTS, STRIDE, WATCHDOG, Server, main, model, progr
 
 KEYS = ["text", "token_ids", "prompt_tokens", "completion_tokens", "finish_reason", "seed", "ttft_s", "decode_tok_s",
         "hit_rate", "slots", "experts", "expert_bytes_read", "device_bytes_read", "ram_budget_bytes", "ram_peak_bytes",
-        "profile", "decode"]
+        "profile", "profile_reason", "decode"]
 
 
 class Run(unittest.TestCase):
     def test_stdout_carries_the_answer_alone(self):
-        p = wisp("run", model(), "-p", "What is an apple?")
+        p = wisp("run", model(), "-p", "What is an apple?", "--profile", "exact")
         self.assertEqual(p.stdout.strip(),
                          "apple (noun): fruit with red or yellow or green skin and sweet to tart crisp whitish flesh.")
         self.assertIn("tokens per second", p.stderr.lower().replace("tok/s", "tokens per second"))
@@ -173,6 +173,18 @@ class Inspect(unittest.TestCase):
         self.assertIn("an indexer in 3 layers picks 20 positions", text)
         self.assertIn("928 bytes in f32, 464 in bf16", text)
 
+    def test_names_the_profile_and_why(self):
+        cases = ((model(), "fast (measured on pocket-dictionary, within limits)"),
+                 (model("oracle/mixtral_gptq_act_order"), "exact (fast lost more than it may on SmolLM2-135M-Instruct)"),
+                 (model("oracle/gpt_oss_mxfp4"), "exact (fast is not measured in this family)"),
+                 (model("oracle/olmoe_published"), "exact (no weight is int4, int8 or MXFP4: fast would be the same)"))
+        for folder, says in cases:
+            self.assertIn(says, wisp("inspect", folder).stdout)
+        p = wisp("run", model(), "-p", "What is a dog?")
+        self.assertIn("fast   (measured on pocket-dictionary, within limits)", p.stderr)
+        out = run_json(model(), "-p", "What is a dog?", "--profile", "exact")
+        self.assertEqual((out["profile"], out["profile_reason"]), ("exact", "asked for"))
+
     def test_says_why_not(self):
         fp8 = json.loads(wisp("inspect", model("oracle/deepseek_v3_fp8"), "--json").stdout)
         self.assertEqual((fp8["expert_format"], fp8["refusal"]), ("fp8 in groups of 128", ""))
@@ -270,7 +282,7 @@ class Eval(unittest.TestCase):
             path = temp("ids-" + case)
             with open(path, "w") as f:
                 f.write(",".join(map(str, ids)) + "\n\n")
-            got = self.eval(model("oracle/" + case), "--file", path, "--ids", "--window", 128)
+            got = self.eval(model("oracle/" + case), "--file", path, "--ids", "--window", 128, "--profile", "exact")
             self.assertEqual(got["tokens"], len(ids) - 1)
             self.assertAlmostEqual(got["nats_per_token"], want / (len(ids) - 1), delta=1e-3)
 
@@ -278,7 +290,7 @@ class Eval(unittest.TestCase):
         folder, path = model("oracle/int4_asymmetric"), temp("ids-lines")
         with open(path, "w") as f:
             f.write("1 2 3 4 5 6 7 8 9 10\n7\n11,12,13\n")
-        whole = self.eval(folder, "--file", path, "--ids", "--against", "exact")
+        whole = self.eval(folder, "--file", path, "--ids", "--against", "exact", "--profile", "exact")
         self.assertEqual((whole["tokens"], whole["mean_divergence"], whole["same_first"]), (11, 0.0, 1.0))
         self.assertEqual(self.eval(folder, "--file", path, "--ids", "--window", 4)["tokens"], 3 + 3 + 1 + 2)
         self.assertEqual(self.eval(folder, "--file", path, "--ids", "--tokens", 5)["tokens"], 4)

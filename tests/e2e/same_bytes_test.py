@@ -10,7 +10,7 @@ import sys
 import threading
 import unittest
 
-from wisp_e2e import EXPERTS, STRIDE, Server, main, model, reference, run_json, run_logits
+from wisp_e2e import EXPERTS, STRIDE, Server, main, model, reference, run_json, run_logits, wisp
 
 MINIMUM = 8                                             # 2 x top_k
 AXES = {
@@ -20,6 +20,7 @@ AXES = {
     "chunk": [1, 7, 64, 2048],
     "topology": ["full", "solo"],
     "isa": ["best", "ref"],
+    "profile": ["exact", "fast"],
 }
 FULL = "--full" in sys.argv
 if FULL:
@@ -55,30 +56,37 @@ def pairwise(axes, seed=3):
 def flags(row):
     return ["--ids", ",".join(map(str, prompt_of(row["prompt"]))), "-n", TOKENS, "--ignore-eos",
             "--experts-ram", row["slots"] * STRIDE, "--threads", row["threads"], "--prompt-chunk", row["chunk"],
-            "--topology", row["topology"]]
+            "--topology", row["topology"], "--profile", row["profile"]]
+
+
+def router_counter(name):
+    stages = json.loads(wisp("stat", "--json").stdout)["stages"]
+    return next(s["counters"][name] for s in stages if s["stage"] == "router")
 
 
 class SameBytes(unittest.TestCase):
     def test_matrix(self):
         golden = {}
-        for n in AXES["prompt"]:
-            plain = {"slots": EXPERTS, "threads": 1, "prompt": n, "chunk": 64, "topology": "full"}
-            golden[n] = run_logits(model(), *flags(plain))
-            self.assertEqual(len(golden[n][1]), TOKENS * 4096 * 4)
+        for n, profile in itertools.product(AXES["prompt"], AXES["profile"]):
+            plain = {"slots": EXPERTS, "threads": 1, "prompt": n, "chunk": 64, "topology": "full", "profile": profile}
+            golden[n, profile] = run_logits(model(), *flags(plain))
+            self.assertEqual(len(golden[n, profile][1]), TOKENS * 4096 * 4)
+        self.assertNotEqual(golden[49, "exact"][1], golden[49, "fast"][1])
         if FULL:
             rows = [dict(zip(AXES, v)) for v in itertools.product(*AXES.values())]
         else:
             # The slow pairs, long prompts row by row and by the plain loops, are for the full product.
             rows = pairwise(dict(AXES, prompt=[49, 200, 777], isa=["best"]))
             rows += pairwise(dict(AXES, prompt=[49], isa=["ref"], chunk=[7, 64]))
-            rows.append({"slots": MINIMUM, "threads": 2, "prompt": 1500, "chunk": 64, "topology": "full", "isa": "best"})
+            rows.append({"slots": MINIMUM, "threads": 2, "prompt": 1500, "chunk": 64, "topology": "full", "isa": "best",
+                         "profile": "exact"})
         for done, row in enumerate(rows):
             if FULL and done % 20 == 0:
                 print(f"{done} of {len(rows)}", file=sys.stderr, flush=True)
             with self.subTest(**row):
                 env = {"WISP_ISA": "ref"} if row["isa"] == "ref" else {}
                 out, logits = run_logits(model(), *flags(row), env=env)
-                want, want_logits = golden[row["prompt"]]
+                want, want_logits = golden[row["prompt"], row["profile"]]
                 self.assertEqual(out["token_ids"], want["token_ids"])
                 self.assertTrue(logits == want_logits, "logits differ in bits")
         print(f"{len(rows)} combinations", file=sys.stderr)
@@ -161,7 +169,7 @@ class SameBytes(unittest.TestCase):
         """A request alone and beside three others: the same events but for id and created."""
         prompts = reference()["prompts"][:4]
         body = [{"messages": p["messages"], "return_token_ids": True} for p in prompts]
-        with Server(model(), "--experts-ram", 64 * STRIDE) as server:
+        with Server(model(), "--experts-ram", 64 * STRIDE, "--profile", "exact") as server:
             alone = [server.post("/v1/chat/completions", b)[1] for b in body]
             for _ in range(3):
                 got = [None] * 4
@@ -173,12 +181,37 @@ class SameBytes(unittest.TestCase):
                     self.assertEqual(got[i]["choices"], alone[i]["choices"])
                     self.assertEqual(got[i]["choices"][0]["token_ids"], prompts[i]["output_ids"])
 
+    def test_streams_beside_a_long_prompt(self):
+        """Four streams and one long prompt: between two tokens of a stream at most a chunk was computed (the router's own count),
+        and nobody's ids know of the others."""
+        long, chunk, n = prompt_of(1500), 64, 100
+        bodies = [{"prompt": prompt_of(5 + i), "max_tokens": n, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
+                  for i in range(4)] + [{"prompt": long, "max_tokens": 8, "ignore_eos": True, "temperature": 0,
+                                         "return_token_ids": True}]
+        for slots, most in ((EXPERTS, chunk // 4), (64, chunk)):          # resident experts; experts from the drive
+            with Server(model(), "--experts-ram", slots * STRIDE, "--prompt-chunk", chunk, "--parallel", 5) as server:
+                alone = [server.post("/v1/completions", b)[1]["choices"][0]["token_ids"] for b in bodies]
+                stall = lambda: router_counter("longest_stall")
+                self.assertEqual(stall(), 0, "a request alone waits for nobody")
+                got = [None] * 5
+                ask = lambda i: got.__setitem__(i, server.post("/v1/completions", bodies[i])[1]["choices"][0]["token_ids"])
+                threads = [threading.Thread(target=ask, args=(i,)) for i in range(5)]
+                for t in threads[:4]:
+                    t.start()
+                while router_counter("tokens_committed") < 4 * n + 8 + 8 and any(t.is_alive() for t in threads[:4]):
+                    pass                                              # the four have begun
+                threads[4].start()
+                [t.join() for t in threads]
+                self.assertEqual(got, alone)
+                self.assertLessEqual(stall(), most)
+                print(f"{slots} slots: longest stall {stall()} prompt rows", file=sys.stderr)
+
     def test_reference(self):
         """The reference's ids through the whole pipeline; sampling repeats with its seed."""
         for p in reference()["prompts"]:
             if len(p["messages"]) != 1:
                 continue
-            out = run_json(model(), "-p", p["messages"][0]["content"], "--experts-ram", 32 * STRIDE)
+            out = run_json(model(), "-p", p["messages"][0]["content"], "--experts-ram", 32 * STRIDE, "--profile", "exact")
             self.assertEqual(out["token_ids"], p["output_ids"])
             self.assertEqual(out["text"], p["output_text"])
         sampled = [run_json(model(), "-p", "What is a dog?", "--temp", 1.5, "--seed", 7, "--experts-ram", s * STRIDE)

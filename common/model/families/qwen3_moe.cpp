@@ -29,7 +29,8 @@ Result<ModelSpec> describe(const Config& c) {
 }  // namespace
 
 const Family& qwen3_moe_family() {
-  static constexpr Family kFamily{"qwen3_moe", kArchitectures, kNames, describe};
+  static constexpr Family kFamily{"qwen3_moe", kArchitectures, kNames,
+                                  describe,    false,          {"pocket-dictionary", true}};
   return kFamily;
 }
 

@@ -152,6 +152,7 @@ TEST(JsonLine, HasExactlyTheseKeys) {
                                         "ram_budget_bytes",
                                         "ram_peak_bytes",
                                         "profile",
+                                        "profile_reason",
                                         "decode"};
   std::vector<std::string> keys;
   for (const auto& [key, value] : j.items()) keys.push_back(key);

@@ -23,6 +23,7 @@ TEST(Codec, PlanSurvivesTheWire) {
   plan.options.model = "/models/m";
   plan.options.port = -1;
   plan.run_dir = "/run/x";
+  plan.profile_reason = "why";
   plan.minimum_ram = 1ULL << 40;
   plan.kv_format = kernels::KvFormat::kBf16;
   plan.naive_prefill = true;
@@ -39,6 +40,7 @@ TEST(Codec, PlanSurvivesTheWire) {
   EXPECT_EQ(back.run_dir, plan.run_dir);
   EXPECT_EQ(back.stride, plan.stride);
   EXPECT_EQ(back.profile_hash, plan.profile_hash);
+  EXPECT_EQ(back.profile_reason, plan.profile_reason);
   EXPECT_EQ(back.minimum_ram, plan.minimum_ram);
   EXPECT_EQ(back.kv_format, plan.kv_format);
   EXPECT_EQ(back.options.kv, "bf16");

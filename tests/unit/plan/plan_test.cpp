@@ -195,15 +195,31 @@ TEST(Plan, ProfilesByName) {
   EXPECT_EQ(fast->profile, "fast");
   o.profile = "quick";
   EXPECT_EQ(make_plan(m, o, kPlenty).error().code, ErrorCode::kInvalid);
-  o.profile = "";
+  o.profile = "auto";
   const auto exact = make_plan(m, o, kPlenty);
-  EXPECT_EQ(exact->profile, "exact");
+  EXPECT_EQ(exact->profile, "exact") << "a family without a measurement keeps it";
+  EXPECT_NE(fast->profile_hash, exact->profile_hash);
   model::Manifest other = m;
   other.model_hash = 43;
   EXPECT_NE(exact->profile_hash, make_plan(other, o, kPlenty)->profile_hash);
   RunOptions roomy = with_ram(2 * kGiB);
   roomy.threads = 7;
   EXPECT_EQ(exact->profile_hash, make_plan(m, roomy, kPlenty)->profile_hash) << "sizes are no numerics";
+}
+
+TEST(Plan, TheManifestSaysWhatAutoIs) {
+  model::Manifest m = make_manifest(kPocket);
+  m.profile = "fast";
+  m.fast_measured_on = "a-trained-model";
+  m.spec.expert.gate.format = m.spec.expert.down.format = kernels::WeightFormat::kInt4;
+  RunOptions o = with_ram(kGiB);
+  const auto plan = make_plan(m, o, kPlenty);
+  EXPECT_EQ(plan->profile, "fast");
+  EXPECT_NE(plan->profile_reason.find("a-trained-model"), std::string::npos) << plan->profile_reason;
+  o.profile = "exact";
+  const auto asked = make_plan(m, o, kPlenty);
+  EXPECT_EQ(asked->profile, "exact");
+  EXPECT_EQ(asked->profile_reason, "asked for");
 }
 
 TEST(Plan, KvInBf16TakesHalfTheMemoryAndIsOtherNumerics) {

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
@@ -11,6 +10,7 @@
 #include <functional>
 #include <random>
 
+#include "journal_memory.hpp"
 #include "service/crash_point.hpp"
 #include "services/router/batch_plan.hpp"
 
@@ -23,30 +23,16 @@ using shm::Journal;
 
 constexpr std::uint32_t kPages = 64;
 
-/// A journal in shared anonymous memory.
 class JournalTest : public ::testing::Test {
  protected:
   static constexpr std::uint32_t kRecords = 4, kCapacity = 256;
-  JournalTest() {
-    size_ = shm::journal_size(kRecords, kCapacity);
-    base_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    shm::init_journal(base_, kRecords, kCapacity, 77, 1);
-    writer_.attach(journal(), kPages, 1);
-  }
-  ~JournalTest() override { ::munmap(base_, size_); }
-  Journal* journal() { return static_cast<Journal*>(base_); }
-
+  JournalTest() { writer_.attach(journal(), kPages, 1); }
+  Journal* journal() { return memory_.get(); }
   void open(std::uint32_t i, std::uint64_t request, std::uint32_t prompt, std::uint32_t max_tokens) {
-    shm::RequestParams p;
-    p.prompt_tokens = prompt;
-    p.max_tokens = max_tokens;
-    std::vector<std::uint32_t> ids(prompt);
-    for (std::uint32_t k = 0; k < prompt; ++k) ids[k] = k + 10;
-    writer_.open(i, request, p, ids, 1);
+    testing::open(writer_, i, request, prompt, max_tokens);
   }
 
-  void* base_;
-  std::uint64_t size_;
+  testing::JournalMemory memory_{kRecords, kCapacity};
   JournalWriter writer_;
 };
 
@@ -83,7 +69,8 @@ TEST_F(JournalTest, AnotherKvGenerationForgetsKvAndNothingElse) {
   next.attach(journal(), kPages, 2);
   EXPECT_EQ(next.at(0).kv_len.load(), 0u);
   EXPECT_EQ(next.committed(0).length, 1u);
-  const auto rows = plan_rows(next, 4);
+  BatchPlanner planner(next, {4, 4}, 1, kPages);
+  const auto rows = planner.plan();
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].count, 4u);  // in chunks again, although a token is committed
   EXPECT_FALSE(rows[0].sample);
@@ -124,11 +111,11 @@ class JournalStepTest : public JournalTest {
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSTOPPED(status)) << "a child cannot be traced here";
-    std::vector<std::uint64_t> seen(size_ / 8), copy(size_ / 8);
+    std::vector<std::uint64_t> seen(memory_.size() / 8), copy(seen.size());
     int changes = 0;
     while (WIFSTOPPED(status)) {
-      if (std::memcmp(seen.data(), base_, size_) != 0) {
-        std::memcpy(seen.data(), base_, size_);
+      if (std::memcmp(seen.data(), memory_.get(), memory_.size()) != 0) {
+        std::memcpy(seen.data(), memory_.get(), memory_.size());
         copy = seen;
         JournalWriter next;
         const auto dropped = next.attach(reinterpret_cast<Journal*>(copy.data()), kPages, 1);
@@ -219,35 +206,6 @@ TEST_F(JournalTest, DamagedRecordsAreDropped) {
       EXPECT_TRUE(!next.in_use(i) || shm::journal_record_valid(journal(), journal()->record(i), kPages));
     next.recycle(1);
   }
-}
-
-TEST_F(JournalTest, FreePagesAreWhatNoRecordNames) {
-  open(0, 42, 5, 8);
-  open(1, 43, 5, 8);
-  writer_.admit(0, std::vector<std::uint32_t>{0, 5});
-  EXPECT_EQ(free_pages(writer_, 8), (std::vector<std::uint32_t>{1, 2, 3, 4, 6, 7}));
-  writer_.finish(0, 0, Finish::kCancelled, 1);
-  EXPECT_EQ(free_pages(writer_, 8).size(), 8u) << "a finished record waits for its gateway, not on its pages";
-  writer_.recycle(0);
-  EXPECT_EQ(free_pages(writer_, 8).size(), 8u);
-}
-
-TEST_F(JournalTest, PlansDecodesWithOneChunkOfPrompts) {
-  open(0, 42, 5, 8);
-  open(1, 43, 100, 8);
-  open(2, 44, 50, 8);
-  for (std::uint32_t i = 0; i < 3; ++i) writer_.admit(i, std::vector<std::uint32_t>(7, i));
-  writer_.set_kv_len(0, 5);
-  writer_.commit_token(0, 1, Finish::kNone, 1);
-  const auto rows = plan_rows(writer_, 64);
-  ASSERT_EQ(rows.size(), 2u);
-  EXPECT_TRUE(rows[0].record == 0 && rows[0].count == 1 && rows[0].sample);
-  EXPECT_TRUE(rows[1].record == 1 && rows[1].count == 64 && !rows[1].sample);
-  writer_.set_kv_len(1, 64);
-  const auto more = plan_rows(writer_, 64);
-  ASSERT_EQ(more.size(), 3u);
-  EXPECT_TRUE(more[1].count == 36 && more[1].sample);
-  EXPECT_TRUE(more[2].count == 28 && !more[2].sample);
 }
 
 }  // namespace
