@@ -72,8 +72,13 @@ bool Forward::moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, Expert
     multiply_experts(ready);
     spans_.enter(Span::kOther);
   };
+  // Asked only where an expert is missing: until it comes, the loader has more use for the cores.
+  const auto waits = [&] {
+    pool_.rest();
+    return cancelled();
+  };
   spans_.enter(Span::kOther);
-  if (!experts.visit(layer, set_, decode_, use, fail, cancelled)) return false;
+  if (!experts.visit(layer, set_, decode_, use, fail, waits)) return false;
   spans_.enter(Span::kExperts);
   if (spec_.shared.width != 0) {
     mlp(layer, shared_.data(), nullptr);
