@@ -23,8 +23,8 @@ class RecordingExperts final : public ExpertSource {
   RecordingExperts(const std::string& folder, const model::Manifest& m)
       : files_(eval::FileExperts::open(folder, m).value()) {}
 
-  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, const Use& use,
-             const Fail& fail, const std::function<bool()>& cancelled) override {
+  bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use, Fail fail,
+             Cancelled cancelled) override {
     Visit& v = visits_.emplace_back();
     v.layer = layer;
     for (const ring::TouchMember& m : set) v.distinct &= v.rows.emplace(m.expert, m.rows).second;
