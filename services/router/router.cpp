@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "plan/memory.hpp"
+#include "plan/cpus.hpp"
 
 namespace wisp::router {
 

@@ -1,4 +1,5 @@
 #include "model/convert.hpp"
+#include "model/convert_plan.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
