@@ -1,6 +1,7 @@
 #include "services/bench/kernel_bench.hpp"
 
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -31,6 +32,13 @@ std::size_t round_up(std::size_t n, std::size_t unit) {
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// What this thread has had of a CPU.
+double cpu_seconds() {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
 /// Where a matrix of a case and its scales lie.
@@ -116,6 +124,7 @@ Result<KernelFigures> KernelBench::measure(const KernelCase& c) {
   const auto macs = c.fast ? roofs.int8_macs : roofs.f32_macs;
   std::uint64_t count = out.matrices, steps = 1u << 16;  // written by thread 0 while the others wait
   std::uint64_t roof_macs = 0;
+  std::vector<double> shares(c.threads);
 
   WISP_TRY(run_pinned(c.threads, [&](std::uint32_t thread, SpinBarrier& barrier) {
     std::uint64_t sum = 0, matrix = 0;
@@ -151,6 +160,9 @@ Result<KernelFigures> KernelBench::measure(const KernelCase& c) {
                                            std::max(1.0, options_.half_seconds / trial));
       }
     }
+    barrier.meet();
+    const auto begin = Clock::now();
+    const double cpu_before = cpu_seconds();
     for (std::uint32_t pair = 0; pair < options_.pairs; ++pair) {
       double roof = 0.0;
       if (c.streams()) {
@@ -175,9 +187,11 @@ Result<KernelFigures> KernelBench::measure(const KernelCase& c) {
         out.pairs.kernel.push_back(static_cast<double>(c.tokens) * c.rows * c.cols * n / kernel * 1e-9);
       }
     }
+    shares[thread] = (cpu_seconds() - cpu_before) / seconds_since(begin);
     // Nothing of the sums is dropped.
     if (sum == 1) operands.y[0] = 1.0f;
   }));
+  out.cpu_share = *std::min_element(shares.begin(), shares.end());
   return out;
 }
 

@@ -22,6 +22,7 @@ struct KernelFigures {
   Pairs pairs;
   std::uint64_t matrix_bytes = 0;
   std::uint64_t matrices = 0;  ///< in the ring, each met once before one is met again
+  double cpu_share = 0.0;  ///< of the time, what the thread that had least got of its CPU; near 1 if alone
 };
 
 /// Times the kernels that best_kernels() gives, and the machine's roof in turns with them: the sum of the

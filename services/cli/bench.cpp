@@ -19,6 +19,9 @@ using bench::KernelCase;
 using bench::KernelFigures;
 using bench::Quartiles;
 
+/// A thread that had less of its CPU was disturbed, and its figures say little.
+constexpr double kAlone = 0.98;
+
 struct KernelFlags {
   bench::KernelBenchOptions options;
   std::string filter;
@@ -39,8 +42,10 @@ std::string line_of(const char* path, const std::string& key) {
 void print_text(const KernelFigures& f) {
   const Quartiles kernel = bench::quartiles_of(f.pairs.kernel), roof = bench::quartiles_of(f.pairs.roof),
                   ratio = f.pairs.ratio();
-  std::printf("%-44s %8.2f %8.2f %-6s  %.3f  (%.3f to %.3f)\n", f.what.name().c_str(), kernel.median,
+  std::printf("%-44s %8.2f %8.2f %-6s  %.3f  (%.3f to %.3f)", f.what.name().c_str(), kernel.median,
               roof.median, f.what.streams() ? "GB/s" : "GMAC/s", ratio.median, ratio.low, ratio.high);
+  if (f.cpu_share < kAlone) std::printf("  disturbed: %.0f %% of a CPU", 100.0 * f.cpu_share);
+  std::printf("\n");
 }
 
 void print_json(const KernelFigures& f) {
@@ -53,6 +58,7 @@ void print_json(const KernelFigures& f) {
                                              {"roof", object(bench::quartiles_of(f.pairs.roof))},
                                              {"ratio", object(f.pairs.ratio())},
                                              {"pairs", f.pairs.kernel.size()},
+                                             {"cpu_share", f.cpu_share},
                                              {"matrix_bytes", f.matrix_bytes},
                                              {"matrices", f.matrices}}
                           .dump()

@@ -60,6 +60,7 @@ TEST(KernelBench, MeasuresEachKindOfCase) {
       EXPECT_GE(f->matrices * (bytes + 4096), o.ring_bytes);
       ASSERT_EQ(f->pairs.kernel.size(), 3u);
       ASSERT_EQ(f->pairs.roof.size(), 3u);
+      EXPECT_GT(f->cpu_share, 0.0);
       for (const double n : f->pairs.kernel) EXPECT_GT(n, 0.0);
       for (const double n : f->pairs.roof) EXPECT_GT(n, 0.0);
     }
