@@ -14,7 +14,8 @@ namespace wisp::compute {
 /// Items are claimed one by one, so a thread that the kernel took off its core keeps no more than the item it
 /// is in. Who waits, spins for a while and then sleeps. That the caller sleeps too is what makes a busy
 /// neighbour cheap: its core falls idle, and the kernel brings over the thread that was preempted. Threads
-/// are not bound to cores for the same reason.
+/// are not bound to cores for the same reason: beside one busy process, two threads on two cores became 1.16
+/// times slower unbound and 1.45 times bound (bundled model, medians of four pairs, other load present).
 class ThreadPool {
  public:
   /// Runs item `item`; `thread` in [0, threads()) is who: scratch memory goes by it. 0 is the caller.
