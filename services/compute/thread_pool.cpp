@@ -6,6 +6,7 @@
 
 #include <climits>
 
+#include "service/crash_point.hpp"
 #include "services/compute/spin.hpp"
 #include "stats/ticks.hpp"
 
@@ -34,7 +35,12 @@ void wake_all(std::atomic<std::uint32_t>& word) {
 ThreadPool::ThreadPool(std::uint32_t threads, bool spin)
     : spins_(spin && threads > 1 ? pauses_in(kSpinSeconds) : 0),
       cost_worth_sharing_(spin ? kWorthSharingSpinning : kWorthSharingSleeping) {
-  for (std::uint32_t i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  // A crash point inside an item is the stage's, whichever thread passes it.
+  for (std::uint32_t i = 1; i < threads; ++i)
+    workers_.emplace_back([this, i, armed = service::detail::armed] {
+      service::detail::armed = armed;
+      work(i);
+    });
 }
 
 ThreadPool::~ThreadPool() {

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "model/safetensors.hpp"
+#include "plan/cpus.hpp"
 #include "services/compute/forward.hpp"
 #include "services/eval/file_experts.hpp"
 
@@ -121,7 +122,7 @@ Result<Score> score_in_memory(const ScoreOptions& options, const std::vector<Sco
   WISP_ASSIGN(const Weights weights,
               Weights::bind(m, reinterpret_cast<const std::byte*>(dense.data()), m.dense_bytes));
   WISP_ASSIGN(FileExperts experts, FileExperts::open(options.model, m));
-  ThreadPool pool(options.threads);
+  ThreadPool pool(options.threads, options.threads <= plan::usable_cores());
   // No more positions than there are tokens for.
   const auto window_size =
       static_cast<std::uint32_t>(std::min<std::size_t>({options.window, m.spec.max_positions, longest}));
