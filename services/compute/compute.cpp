@@ -95,7 +95,7 @@ bool ComputeStage::poll() {
     spdlog::error("edge 3: step {} is malformed and dropped", d->aux);
   }
   from_router_.pop();
-  // Once more after the head has moved: the router plans the next step when this one is out of the ring.
+  // After the head has moved: a router that attaches meanwhile plans when the step is out of the ring.
   to_router_.ring_peer();
   return true;
 }
@@ -215,7 +215,8 @@ void ComputeStage::publish_result(const Plan& plan, bool completed) {
   m.kind = ring::Kind::kStepResult;
   m.aux = plan.header.step;
   m.payload = result_;
-  while (!to_router_.publish(m))
+  // poll() rings once for both, the result and the head behind it: a ring is a system call.
+  while (!to_router_.publish(m, false))
     ctx_.sleep(WaitFor::kRingSpace, shm::index(shm::EdgeId::kComputeRouter),
                [&] { return to_router_.has_space(result_.size()); });
 }

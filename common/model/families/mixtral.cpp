@@ -31,8 +31,8 @@ Result<ModelSpec> describe(const Config& c) {
 }  // namespace
 
 const Family& mixtral_family() {
-  static constexpr Family kFamily{"mixtral", kArchitectures, kNames, describe, false,
-                                  {"SmolLM2-135M-Instruct", false}};
+  static constexpr Family kFamily{"mixtral", kArchitectures, kNames,
+                                  describe,  false,          {"SmolLM2-135M-Instruct", false}};
   return kFamily;
 }
 

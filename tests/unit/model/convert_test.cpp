@@ -388,8 +388,7 @@ TEST_F(ConvertTest, FastIsTheDefaultOfMeasuredFamiliesWhereItIsAnotherProfile) {
   ASSERT_TRUE(plain.ok());
   EXPECT_EQ(plain->profile, "exact") << "no product takes bytes";
   const std::string mixtral = std::string(WISP_TEST_DATA) + "/oracle/mixtral_gptq_act_order";
-  EXPECT_EQ(plan_conversion(mixtral)->manifest.profile, "exact")
-      << "a family that lost more than it may";
+  EXPECT_EQ(plan_conversion(mixtral)->manifest.profile, "exact") << "a family that lost more than it may";
   EXPECT_EQ(plan_conversion(std::string(WISP_TEST_DATA) + "/oracle/gpt_oss_mxfp4")->manifest.profile, "exact")
       << "a family without a measurement";
 }
