@@ -1,13 +1,16 @@
 #include "services/compute/thread_pool.hpp"
 
+#include <link.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <climits>
+#include <span>
 
 #include "service/crash_point.hpp"
 #include "services/compute/spin.hpp"
+#include "shm/region.hpp"
 #include "stats/ticks.hpp"
 
 namespace wisp::compute {
@@ -30,11 +33,34 @@ void wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
+/// Enters the pages of this thread's stack that kernels may come to use, so that none is entered in a step.
+__attribute__((noinline)) void touch_stack() {
+  constexpr std::size_t kDepth = 128 << 10, kPage = 4096;
+  char depth[kDepth];
+  volatile char* page = depth;
+  for (std::size_t i = 0; i < kDepth; i += kPage) page[i] = 0;
+}
+
+/// The same for the code of the program and its libraries: a kernel for longer contexts may begin late.
+void touch_code() {
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void*) {
+        for (const ElfW(Phdr) & part : std::span(object->dlpi_phdr, object->dlpi_phnum))
+          if (part.p_type == PT_LOAD && (part.p_flags & PF_X) != 0)
+            shm::enter_in_page_table(reinterpret_cast<std::byte*>(object->dlpi_addr + part.p_vaddr),
+                                     part.p_memsz, false);
+        return 0;
+      },
+      nullptr);
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(std::uint32_t threads, bool spin)
     : spins_(spin && threads > 1 ? pauses_in(kSpinSeconds) : 0),
       cost_worth_sharing_(spin ? kWorthSharingSpinning : kWorthSharingSleeping) {
+  touch_stack();
+  touch_code();
   // A crash point inside an item is the stage's, whichever thread passes it.
   for (std::uint32_t i = 1; i < threads; ++i)
     workers_.emplace_back([this, i, armed = service::detail::armed] {
@@ -123,6 +149,7 @@ std::uint32_t ThreadPool::await_round(std::uint32_t seen) {
 }
 
 void ThreadPool::work(std::uint32_t thread) {
+  touch_stack();
   std::uint32_t seen = 0;
   for (;;) {
     seen = await_round(seen);

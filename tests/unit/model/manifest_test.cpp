@@ -132,7 +132,10 @@ TEST_F(ManifestTest, LiesAreRefusedByName) {
     Json without = json_;
     without.erase(key);
     SCOPED_TRACE(key);
-    expect_error(parse_manifest(without.dump()), {key});
+    if (key == "fast_measured_on")  // folders from before the measurements lack it
+      EXPECT_EQ(parse_manifest(without.dump())->fast_measured_on, "");
+    else
+      expect_error(parse_manifest(without.dump()), {key});
   }
 }
 
