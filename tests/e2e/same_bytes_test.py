@@ -61,7 +61,7 @@ def flags(row):
 
 def router_counter(name):
     stages = json.loads(wisp("stat", "--json").stdout)["stages"]
-    return next(s["counters"][name] for s in stages if s["stage"] == "router")
+    return next(s["counters"].get(name, 0) for s in stages if s["stage"] == "router")
 
 
 class SameBytes(unittest.TestCase):

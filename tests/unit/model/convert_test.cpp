@@ -12,6 +12,7 @@
 
 #include "expect_error.hpp"
 #include "model/checkpoint.hpp"
+#include "model/convert_plan.hpp"
 #include "model/manifest.hpp"
 #include "tiny_checkpoint.hpp"
 
