@@ -9,7 +9,7 @@ namespace wisp::compute {
 
 namespace {
 /// Multiply-adds of an item: some five microseconds, of which claiming it takes a hundredth.
-constexpr std::uint64_t kItemCost = 1u << 17;
+constexpr std::uint64_t kItemCost = 1u << 20;
 /// Matrices of one loop.
 constexpr std::size_t kMostProducts = 4;
 }  // namespace

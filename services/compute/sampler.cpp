@@ -51,43 +51,60 @@ Result<std::uint32_t> Sampler::draw(std::span<const float> logits, const shm::Re
   const auto best = static_cast<std::uint32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
   if (params.temperature <= 0.0f || params.top_k == 1) return best;
 
-  const auto before = [&](std::uint32_t a, std::uint32_t b) {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-  };
+  if (std::isinf(top)) return best;
+
+  // Masses relative to the best token: they and their sum do not need the order.
+  mass_.resize(vocab);
+  for (std::uint32_t t = 0; t < vocab; ++t) mass_[t] = (logits[t] - top) / params.temperature;
+  kernels::best_kernels().softmax(mass_.data(), vocab);
+  std::array<double, kChains> sums{};
+  for (std::uint32_t t = 0; t < vocab; ++t) sums[t % kChains] += static_cast<double>(mass_[t]);
+  double total = std::accumulate(sums.begin(), sums.end(), 0.0);
+
+  // Candidates by rank. A draw rarely looks far, so only as many are put into their order as it asks for.
   order_.resize(vocab);
   std::iota(order_.begin(), order_.end(), 0u);
-  std::uint32_t n = params.top_k == 0 ? vocab : std::min(params.top_k, vocab);
-  if (n < vocab)
-    std::partial_sort(order_.begin(), order_.begin() + n, order_.end(), before);
-  else
-    std::sort(order_.begin(), order_.end(), before);
+  std::uint32_t ranked = 0;
+  const auto rank = [&](std::uint32_t end) {
+    const auto before = [&](std::uint32_t x, std::uint32_t y) {
+      return logits[x] > logits[y] || (logits[x] == logits[y] && x < y);
+    };
+    const auto first = order_.begin() + ranked, last = order_.begin() + end;
+    if (last != order_.end()) std::nth_element(first, last, order_.end(), before);
+    std::sort(first, last, before);
+    ranked = end;
+  };
+  const auto mass_of = [&](std::uint32_t c) {
+    constexpr std::uint32_t kAtOnce = 128;
+    if (c >= ranked) rank(std::min(vocab, std::max(kAtOnce, 4 * ranked)));
+    return static_cast<double>(mass_[order_[c]]);
+  };
 
-  // Masses relative to the best candidate, in sorted order; every sum runs in that order.
-  mass_.resize(n);
-  double total = 0.0;
-  for (std::uint32_t i = 0; i < n; ++i) {
-    mass_[i] = kernels::canonical_exp((logits[order_[i]] - logits[best]) / params.temperature);
-    total += mass_[i];
+  std::uint32_t n = params.top_k == 0 ? vocab : std::min(params.top_k, vocab);
+  if (n < vocab) {
+    total = 0.0;
+    for (std::uint32_t c = 0; c < n; ++c) total += mass_of(c);
   }
   if (params.top_p < 1.0f) {
     double sum = 0.0;
     std::uint32_t keep = 0;
-    while (keep < n && (keep == 0 || sum < params.top_p * total)) sum += mass_[keep++];
+    while (keep < n && (keep == 0 || sum < static_cast<double>(params.top_p) * total)) sum += mass_of(keep++);
     n = keep;
     total = sum;
   }
   if (params.min_p > 0.0f) {
+    const double least = static_cast<double>(params.min_p) * mass_of(0);
+    double sum = mass_of(0);
     std::uint32_t keep = 1;
-    double sum = mass_[0];
-    while (keep < n && mass_[keep] >= static_cast<double>(params.min_p) * mass_[0]) sum += mass_[keep++];
+    while (keep < n && mass_of(keep) >= least) sum += mass_of(keep++);
     n = keep;
     total = sum;
   }
   const double u = philox_uniform(params.seed, position) * total;
   double sum = 0.0;
-  for (std::uint32_t i = 0; i < n; ++i) {
-    sum += mass_[i];
-    if (u < sum) return order_[i];
+  for (std::uint32_t c = 0; c < n; ++c) {
+    sum += mass_of(c);
+    if (u < sum) return order_[c];
   }
   return order_[n - 1];
 }

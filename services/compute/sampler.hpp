@@ -25,7 +25,7 @@ class Sampler {
 
  private:
   std::vector<std::uint32_t> order_;
-  std::vector<double> mass_;
+  std::vector<float> mass_;
 };
 
 /// Philox 4x32-10 (Salmon et al. 2011), counter = position, key = seed: a number in [0, 1) with 53 bits.

@@ -32,7 +32,7 @@ def wisp_once(a, seed):
     # Ids spread over the vocabulary, so that the prompt meets every expert.
     ids = ",".join(str((seed * 7919 + i * 104729) % a.vocab) for i in range(a.prompt))
     command = [a.wisp, "run", a.model, "--ids", ids, "-n", a.tokens, "--ignore-eos", "--json", "--threads", a.threads,
-               "--profile", a.profile, "--kv", "bf16", "--ctx", a.prompt + a.tokens, "--temp", "2", "--top-k", "0",
+               "--profile", a.profile, "--kv", "bf16", "--ctx", a.prompt + a.tokens, "--temp", "2", "--top-k", "64",
                "--top-p", "1", "--seed", seed, "--topology", a.topology]
     if a.ram:
         command += ["--ram", a.ram]

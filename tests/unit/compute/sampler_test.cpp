@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 
 namespace wisp::compute {
 namespace {
@@ -72,6 +74,43 @@ TEST(Sampler, FiltersKeepWhatTheySay) {
     EXPECT_TRUE(t == 2 || t == 1);
     EXPECT_EQ(s.draw(logits, top_p, pos).value(), 2u);  // its mass alone is 0.55
     EXPECT_EQ(s.draw(logits, min_p, pos).value() == 3u, false);
+  }
+}
+
+/// The token is where a full sort and sums in its order put it, however far down the ranks the draw goes.
+TEST(Sampler, RanksAsAFullSortDoes) {
+  Sampler s;
+  std::vector<float> logits(5000);
+  for (std::size_t i = 0; i < logits.size(); ++i)  // in quarters, so that many are equal
+    logits[i] = std::floor(static_cast<float>(8.0 * std::sin(1.7 * static_cast<double>(i)))) / 4.0f;
+  std::vector<std::uint32_t> sorted(logits.size());
+  std::iota(sorted.begin(), sorted.end(), 0u);
+  std::stable_sort(sorted.begin(), sorted.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
+  for (const std::uint32_t top_k : {0u, 300u}) {
+    for (const float top_p : {1.0f, 0.7f}) {
+      auto p = params(2.0f);
+      p.top_k = top_k;
+      p.top_p = top_p;
+      std::vector<double> up_to;  // mass of the ranks before and at each
+      double total = 0.0;
+      for (std::size_t i = 0; i < (top_k == 0 ? sorted.size() : top_k); ++i)
+        up_to.push_back(total += std::exp(static_cast<double>(logits[sorted[i]]) / 2.0));
+      const auto cut = std::find_if(up_to.begin(), up_to.end(), [&](double m) { return m >= top_p * total; });
+      if (top_p < 1.0f) up_to.erase(cut + 1, up_to.end());
+      std::uint32_t deepest = 0;
+      for (std::uint32_t pos = 0; pos < 300; ++pos) {
+        const double u = philox_uniform(p.seed, pos) * up_to.back();
+        const auto at = std::upper_bound(up_to.begin(), up_to.end(), u) - up_to.begin();
+        const auto drawn = s.draw(logits, p, pos).value();
+        const auto rank = std::find(sorted.begin(), sorted.end(), drawn) - sorted.begin();
+        EXPECT_LE(std::abs(rank - at), 1) << pos;  // masses are rounded to f32 there
+        if (rank != at) {
+          EXPECT_NEAR(u, up_to[static_cast<std::size_t>(std::min(rank, at))], 1e-6 * total);
+        }
+        deepest = std::max(deepest, static_cast<std::uint32_t>(rank));
+      }
+      EXPECT_GT(deepest, top_k == 0 ? 1000u : 128u);
+    }
   }
 }
 
