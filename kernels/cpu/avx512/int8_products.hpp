@@ -212,17 +212,23 @@ inline __attribute__((always_inline)) void rows_times_group(const TilePlanes<For
   for (std::uint32_t t = 0; t < rows; ++t) {
     const std::int8_t* codes = x.codes + (first + t) * kGroupColumns;
     const __m512i offset = _mm512_set1_epi32(x.offsets[first + t]);
-    __m512i products[Tiles];
-    for (std::uint32_t i = 0; i < Tiles; ++i)
-      products[i] = Format::start(planes.scales_at(i, scale_place), offset);
-#pragma GCC unroll 8
-    for (std::uint32_t q = 0; q < kQuads; ++q) {
-      const __m512i quad = quad_of(codes, q);
-      for (std::uint32_t i = 0; i < Tiles; ++i)
-        products[i] = dot<Format, Dot>(products[i], quads[i][q], quad);
+    // Two chains a tile: one of eight products would outlast what the core can look ahead.
+    __m512i even[Tiles], odd[Tiles];
+    for (std::uint32_t i = 0; i < Tiles; ++i) {
+      even[i] = Format::start(planes.scales_at(i, scale_place), offset);
+      odd[i] = _mm512_setzero_si512();
+    }
+#pragma GCC unroll 4
+    for (std::uint32_t q = 0; q < kQuads; q += 2) {
+      const __m512i first_quad = quad_of(codes, q), second_quad = quad_of(codes, q + 1);
+      for (std::uint32_t i = 0; i < Tiles; ++i) {
+        even[i] = dot<Format, Dot>(even[i], quads[i][q], first_quad);
+        odd[i] = dot<Format, Dot>(odd[i], quads[i][q + 1], second_quad);
+      }
     }
     for (std::uint32_t i = 0; i < Tiles; ++i)
-      block[t][i] = fold_group<Format>(products[i], d[i], x.scales[first + t], block[t][i]);
+      block[t][i] =
+          fold_group<Format>(_mm512_add_epi32(even[i], odd[i]), d[i], x.scales[first + t], block[t][i]);
   }
 }
 
