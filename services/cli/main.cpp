@@ -8,6 +8,7 @@
 #include "services/cli/eval.hpp"
 #include "services/cli/inspect.hpp"
 #include "services/cli/synth.hpp"
+#include "services/cli/trace.hpp"
 #include "services/cli/verify.hpp"
 
 /// `wisp`: the command people type. Holds no logic: each subcommand calls the libraries beneath.
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
   wisp::cli::add_eval(app, exit_code);
   wisp::cli::add_verify(app, exit_code);
   wisp::cli::add_synth(app, exit_code);
+  wisp::cli::add_trace(app, exit_code);
   for (CLI::App* command : app.get_subcommands({}))
     if (command->get_version_ptr() == nullptr) command->set_version_flag("--version", version);
   app.footer("wisp COMMAND --help explains a command. Begin with: wisp convert, wisp run.");

@@ -20,6 +20,7 @@ struct PipelineFlags {
   plan::RunOptions options;
   std::string ram;
   std::string experts_ram;
+  std::string trace;  ///< file for a routing trace, "" = none
   bool no_check = false;
   bool verbose = false;
 };

@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "services/loader/loader_stage.hpp"
@@ -36,6 +37,7 @@ Result<std::unique_ptr<LoaderStage>> LoaderStage::make(StageContext& ctx, Loader
   std::unique_ptr<LoaderStage> stage(new LoaderStage(ctx, std::move(*manifest)));
   WISP_TRY(stage->check_plan());
   WISP_TRY(stage->open_files());
+  WISP_TRY(stage->open_trace());
   WISP_TRY(stage->start(std::move(parts)));
   return stage;
 }
@@ -82,6 +84,17 @@ Status LoaderStage::open_files() {
     WISP_ASSIGN(ModelFile file, open_model_file(folder_path(ctx_.plan(), name)));
     files_.push_back(std::move(file));
   }
+  return {};
+}
+
+Status LoaderStage::open_trace() {
+  const char* const path = std::getenv(kTraceVariable);
+  if (path == nullptr || *path == '\0') return {};
+  std::vector<std::uint64_t> bytes(dir_->layers, 0);
+  for (std::size_t l = 0; l < manifest_.experts.size(); ++l)
+    if (!manifest_.experts[l].file.empty()) bytes[l] = manifest_.spec.expert.payload;
+  const trace::TraceModel model{manifest_.name, dir_->layers, dir_->experts, policy_.shape().top_k};
+  WISP_ASSIGN(trace_, TraceRecorder::open(path, model, bytes));
   return {};
 }
 
@@ -185,6 +198,7 @@ bool LoaderStage::has_work() {
 
 void LoaderStage::sleep(StageContext& ctx) {
   using shm::WaitFor;
+  if (trace_) trace_->flush();
   WaitFor why = WaitFor::kWork;
   std::uint64_t detail = 0;
   std::uint64_t timeout = ~0ULL;

@@ -14,6 +14,7 @@
 #include "services/loader/io_backend.hpp"
 #include "services/loader/memory_lock.hpp"
 #include "services/loader/read_queue.hpp"
+#include "services/loader/trace_recorder.hpp"
 #include "slab/lease.hpp"
 
 namespace wisp::loader {
@@ -69,6 +70,7 @@ class LoaderStage : public service::Stage {
   // loader.cpp
   Status check_plan() const;
   Status open_files();
+  Status open_trace();
   Status start(LoaderParts parts);
   bool step_dense();
   bool step_done();
@@ -81,7 +83,7 @@ class LoaderStage : public service::Stage {
   bool follow_compute();
   bool take_messages();
   void on_touch(const ring::Descriptor& d);
-  std::vector<ring::TouchMember> members_of(const ring::Descriptor& d, std::uint32_t layer);
+  void take_members(const ring::Descriptor& d, std::uint32_t layer);
   void on_need(std::uint32_t key);
   void want(std::uint32_t key, bool needed);
   void answer_ready(std::uint32_t slot);
@@ -126,7 +128,10 @@ class LoaderStage : public service::Stage {
   std::unique_ptr<IoBackend> backend_;     // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   MemoryLock lock_;
+  std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
 
+  std::vector<ring::TouchMember> members_;  // of the touch at hand, scratch
+  std::vector<CachePolicy::Member> set_;    // the same for the policy
   std::vector<Slot> slots_;
   std::deque<Want> wants_;      // in set order, touch after touch
   std::deque<Answer> answers_;  // edge 6 was full

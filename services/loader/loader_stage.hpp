@@ -6,6 +6,9 @@
 
 namespace wisp::loader {
 
+/// Environment: the file to which the loader appends a routing trace; unset or empty = none.
+inline constexpr const char* kTraceVariable = "WISP_TRACE";
+
 /// The loader of this process's epoch, as a host starts it: takes over slots, opens the model, and owns the
 /// tombstone descriptor (fds::kTombstone) where there is one. Errors name the file and the way out; kIo,
 /// kUnavailable and kExhausted may pass at the next start.
