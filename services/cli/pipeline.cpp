@@ -13,6 +13,7 @@
 #include "base/fd.hpp"
 #include "model/convert.hpp"
 #include "services/cli/model_progress.hpp"
+#include "services/loader/learned_counts.hpp"
 #include "services/loader/loader_stage.hpp"
 
 namespace wisp::cli {
@@ -63,6 +64,9 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
       ->capture_default_str()
       ->group(group);
   c.add_flag("--no-check", f.no_check, "Do not verify the checksum of each expert read")->group(group);
+  c.add_flag("--no-learned-cache", f.no_learned_cache,
+             "Neither use nor keep what the cache learned in earlier runs (see wisp cache)")
+      ->group(group);
   c.add_option("--trace", f.trace, "Record which experts are chosen to this file (see wisp trace)")
       ->group(group);
   c.add_option("--log-level", o.log_level, "What the stages say on stderr: debug, info, warn, error")
@@ -165,6 +169,10 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   if (const fs::path absolute = fs::absolute(options.model, error); !error) options.model = absolute.string();
 
   WISP_TRY(begin_trace(flags.trace));
+  // A recording begins with an empty cache, so that a replay knows all that the policy knew.
+  const bool learns = !flags.no_learned_cache && flags.trace.empty();
+  const std::string learned = learns ? loader::learned_path(model.manifest.model_hash) : "";
+  ::setenv(loader::kLearnedVariable, learned.c_str(), 1);
 
   std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
   WISP_ASSIGN(p->plan_, plan::make_plan(model.manifest, options, plan::available_memory()));

@@ -21,6 +21,7 @@ struct PipelineFlags {
   std::string ram;
   std::string experts_ram;
   std::string trace;  ///< file for a routing trace, "" = none
+  bool no_learned_cache = false;
   bool no_check = false;
   bool verbose = false;
 };

@@ -116,6 +116,7 @@ Status LoaderStage::start(LoaderParts parts) {
   }
   queue_.emplace(*backend_, *ctx_.desk());
   rebuild();
+  begin_learning();
   lock_.add(dense);
   lock_.add(slab);
   board()->waits_for_lease.store(0, std::memory_order_seq_cst);
@@ -143,6 +144,7 @@ bool LoaderStage::poll() {
   worked |= flush_answers();
   worked |= place_wants();
   worked |= step_dense();
+  worked |= warm_up();
   // Before any checksum is computed: the drive has work while we do.
   worked |= queue_->pump();
   worked |= step_done();
@@ -199,6 +201,7 @@ bool LoaderStage::has_work() {
 void LoaderStage::sleep(StageContext& ctx) {
   using shm::WaitFor;
   if (trace_) trace_->flush();
+  save_learned();
   WaitFor why = WaitFor::kWork;
   std::uint64_t detail = 0;
   std::uint64_t timeout = ~0ULL;

@@ -12,6 +12,7 @@
 #include "services/loader/cache_policy.hpp"
 #include "services/loader/dense_load.hpp"
 #include "services/loader/io_backend.hpp"
+#include "services/loader/learned_counts.hpp"
 #include "services/loader/memory_lock.hpp"
 #include "services/loader/read_queue.hpp"
 #include "services/loader/trace_recorder.hpp"
@@ -29,7 +30,7 @@ struct LoaderParts {
 /// successor rebuilds them from the slot words, and compute repeats the open touch. One thread.
 ///
 /// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases ·
-/// drain.cpp what a dead loader left.
+/// drain.cpp what a dead loader left · learn.cpp what outlives the run.
 class LoaderStage : public service::Stage {
  public:
   /// Checks the model against the plan, takes the slots over and opens the backend. `ctx` outlives the stage.
@@ -77,6 +78,12 @@ class LoaderStage : public service::Stage {
   slab::SlotEntry& entry(std::uint32_t slot) { return dir_->entries()[slot]; }
   shm::LoaderBoard* board() { return shm::extra_of<shm::LoaderBoard>(ctx_.desk()); }
   void store_word(std::uint32_t slot, slab::SlotState state);
+
+  // learn.cpp
+  void begin_learning();
+  void learn(std::uint32_t layer);
+  bool warm_up();
+  void save_learned();
 
   // messages.cpp
   bool accepts_input() const;
@@ -128,6 +135,10 @@ class LoaderStage : public service::Stage {
   std::unique_ptr<IoBackend> backend_;     // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   MemoryLock lock_;
+  std::optional<LearnedCounts> learned_;  // none where it is off
+  std::string learned_file_;
+  std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
+  std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
   std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
 
   std::vector<ring::TouchMember> members_;  // of the touch at hand, scratch

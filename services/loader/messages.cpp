@@ -107,6 +107,7 @@ void LoaderStage::on_touch(const ring::Descriptor& d) {
   blocked_ = Blocked::kNo;
   if (again) return;
   const bool decode = (d.flags & ring::kTouchDecode) != 0;
+  learn(layer);
   if (trace_) trace_->add(d.aux, layer, decode, members_, resident);
   ctx_.desk()->add(decode ? Counter::kDecodeAccesses : Counter::kPrefillAccesses, members_.size());
   ctx_.desk()->add(decode ? Counter::kDecodeHits : Counter::kPrefillHits, hits);
