@@ -10,22 +10,21 @@
 namespace wisp::loader {
 
 namespace {
-// Found by search over two published routing traces (tests/data/traces/README.md) and rounded; halving or
-// doubling one of them costs at most a point of hits there.
-constexpr float kFast = 1.0f;         // columns after which a choice weighs half: the fast count
-constexpr float kMiddle = 12.0f;      // the middle one
-constexpr float kFastShare = 0.2f;    // of the two
-constexpr float kSlow = 64.0f;        // rows after which a slow count weighs half
-constexpr float kSlowShare = 0.08f;   // of popularity
-constexpr float kFollow = 0.45f;      // how much the vote of rows that resemble this one counts
-constexpr float kLayersBack = 0.08f;  // of a round: where the likeness of a layer counts half
-constexpr float kFurther = 0.25f;     // what the row after next counts of a vote, and so on
-constexpr float kRound = 1.7f;  // rounds that stand before every wait: how little the layer's distance counts
+// Found by search over two published routing traces (tests/data/traces/README.md), and rounded.
+constexpr float kFast = 0.5f;          // columns after which a choice weighs half: the fast count
+constexpr float kMiddle = 10.0f;       // the middle one
+constexpr float kFastShare = 0.25f;    // of the two
+constexpr float kSlow = 64.0f;         // rows after which a slow count weighs half
+constexpr float kSlowShare = 0.08f;    // of popularity
+constexpr float kFollow = 0.45f;       // how much the vote of rows that resemble this one counts
+constexpr float kLayersBack = 0.075f;  // of a round: where the likeness of a layer counts half
+constexpr float kFurther = 0.3f;       // what the row after next counts of a vote, and so on
+constexpr float kRound = 1.1f;  // rounds that stand before every wait: how little the layer's distance counts
 constexpr float kMostLikely = 0.98f;
-constexpr float kLeastLikely = 0.002f;
+constexpr float kLeastLikely = 0.00125f;
 // Rounds of patience that each expert beyond its layer's share of the slots costs it: keeps one layer's wide
 // set from emptying the others.
-constexpr float kCrowding = 0.15f;
+constexpr float kCrowding = 0.1f;
 constexpr std::size_t kSlowTable = 4096;
 }  // namespace
 
