@@ -6,6 +6,8 @@
 namespace wisp::cli {
 
 void add_run(CLI::App& app, int& exit_code);
+/// `wisp trace record`: `run` that leaves a routing trace.
+void add_trace_record(CLI::App& trace, int& exit_code);
 void add_chat(CLI::App& app, int& exit_code);
 void add_serve(CLI::App& app, int& exit_code);
 void add_stat(CLI::App& app, int& exit_code);

@@ -4,11 +4,13 @@
 #include <csignal>
 
 #include "services/cli/bench.hpp"
+#include "services/cli/cache.hpp"
 #include "services/cli/commands.hpp"
 #include "services/cli/convert.hpp"
 #include "services/cli/eval.hpp"
 #include "services/cli/inspect.hpp"
 #include "services/cli/synth.hpp"
+#include "services/cli/trace.hpp"
 #include "services/cli/verify.hpp"
 
 /// `wisp`: the command people type. Holds no logic: each subcommand calls the libraries beneath.
@@ -35,6 +37,8 @@ int main(int argc, char** argv) {
   wisp::cli::add_verify(app, exit_code);
   wisp::cli::add_synth(app, exit_code);
   wisp::cli::add_bench(app, exit_code);
+  wisp::cli::add_trace(app, exit_code);
+  wisp::cli::add_cache(app, exit_code);
   for (CLI::App* command : app.get_subcommands({}))
     if (command->get_version_ptr() == nullptr) command->set_version_flag("--version", version);
   app.footer("wisp COMMAND --help explains a command. Begin with: wisp convert, wisp run.");

@@ -1,13 +1,20 @@
 #include "services/cli/pipeline.hpp"
 
+#include <fcntl.h>
+
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
+#include "base/fd.hpp"
 #include "model/convert.hpp"
 #include "services/cli/model_progress.hpp"
+#include "services/loader/learned_counts.hpp"
+#include "services/loader/loader_stage.hpp"
 
 namespace wisp::cli {
 
@@ -60,6 +67,11 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
       ->capture_default_str()
       ->group(group);
   c.add_flag("--no-check", f.no_check, "Do not verify the checksum of each expert read")->group(group);
+  c.add_flag("--no-learned-cache", f.no_learned_cache,
+             "Neither use nor keep what the cache learned in earlier runs (see wisp cache)")
+      ->group(group);
+  c.add_option("--trace", f.trace, "Record which experts are chosen to this file (see wisp trace)")
+      ->group(group);
   c.add_option("--log-level", o.log_level, "What the stages say on stderr: debug, info, warn, error")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->default_val("warn")
@@ -125,6 +137,18 @@ std::uint64_t size_flag(const std::string& text) {
   return text.empty() ? 0 : plan::parse_size(text).value();
 }
 
+/// Empties the file and hands its name to the loader, which inherits the environment.
+Status begin_trace(const std::string& file) {
+  if (file.empty()) return {};
+  const Fd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) return io_error("--trace " + file + ": " + std::strerror(errno));
+  std::error_code error;
+  const fs::path absolute = fs::absolute(file, error);
+  if (error || ::setenv(loader::kTraceVariable, absolute.c_str(), 1) != 0)
+    return io_error("--trace " + file + ": " + (error ? error.message() : std::strerror(errno)));
+  return {};
+}
+
 }  // namespace
 
 Result<OpenModel> open_model(const std::string& folder) {
@@ -146,6 +170,12 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   std::error_code error;
   // The launcher and the stages may run elsewhere.
   if (const fs::path absolute = fs::absolute(options.model, error); !error) options.model = absolute.string();
+
+  WISP_TRY(begin_trace(flags.trace));
+  // A recording begins with an empty cache, so that a replay knows all that the policy knew.
+  const bool learns = !flags.no_learned_cache && flags.trace.empty();
+  const std::string learned = learns ? loader::learned_path(model.manifest.model_hash) : "";
+  ::setenv(loader::kLearnedVariable, learned.c_str(), 1);
 
   std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
   WISP_ASSIGN(p->plan_, plan::make_plan(model.manifest, options, plan::available_memory()));

@@ -20,6 +20,8 @@ struct PipelineFlags {
   plan::RunOptions options;
   std::string ram;
   std::string experts_ram;
+  std::string trace;  ///< file for a routing trace, "" = none
+  bool no_learned_cache = false;
   bool no_check = false;
   bool verbose = false;
 };

@@ -95,12 +95,12 @@ Result<int> run(RunFlags& f) {
   return answer.finish_reason == "cancelled" ? 130 : 0;
 }
 
-}  // namespace
-
-void add_run(CLI::App& app, int& exit_code) {
-  CLI::App* c = app.add_subcommand("run", "Answer one prompt");
+void add_answer(CLI::App& app, int& exit_code, bool record) {
+  CLI::App* c = record ? app.add_subcommand("record", "Answer one prompt and record which experts are chosen")
+                       : app.add_subcommand("run", "Answer one prompt");
   const auto f = std::make_shared<RunFlags>();
   add_pipeline_flags(*c, f->pipeline);
+  if (record) c->add_option("--out", f->pipeline.trace, "The trace to write")->required();
   CLI::Option* prompt = c->add_option("-p,--prompt", f->prompt, "What to ask");
   CLI::Option* ids = c->add_option_function<std::string>(
                           "--ids",
@@ -119,12 +119,22 @@ void add_run(CLI::App& app, int& exit_code) {
   c->footer(
       "The answer goes to stdout, everything else to stderr. Ctrl-C ends the answer, twice kills.\n"
       "Exit status: 0, 1 after an error, 2 for wrong flags, 130 after Ctrl-C.");
-  c->callback([f, prompt, ids, &exit_code] {
+  c->callback([f, prompt, ids, &exit_code, name = record ? "trace record" : "run"] {
     if (prompt->empty() && ids->empty()) throw CLI::RequiredError("-p/--prompt (or --ids)");
     f->pipeline.options.port = -1;
     auto code = run(*f);
-    exit_code = code.ok() ? *code : report("run", code.error());
+    exit_code = code.ok() ? *code : report(name, code.error());
   });
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int& exit_code) {
+  add_answer(app, exit_code, false);
+}
+
+void add_trace_record(CLI::App& trace, int& exit_code) {
+  add_answer(trace, exit_code, true);
 }
 
 }  // namespace wisp::cli

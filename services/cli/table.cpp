@@ -114,6 +114,8 @@ std::string json_line(const Answer& a, const RunFigures& f) {
   j["decode_tok_s"] = a.decode_tok_s;
   const auto rate = f.hit_rate();
   j["hit_rate"] = rate ? nlohmann::ordered_json(*rate) : nlohmann::ordered_json(nullptr);
+  j["decode_accesses"] = f.accesses;
+  j["decode_hits"] = f.hits;
   j["slots"] = f.slots;
   j["experts"] = f.experts;
   j["expert_bytes_read"] = f.expert_bytes_read;

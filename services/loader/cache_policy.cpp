@@ -1,6 +1,7 @@
 #include "services/loader/cache_policy.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "base/check.hpp"
@@ -9,35 +10,46 @@
 namespace wisp::loader {
 
 namespace {
-// Rows after which a count weighs half. Traces of real models change by less than a point from 12 to 24.
-constexpr double kHalfLife = 16.0;
-// A row chooses what the last rows chose more often than plain popularity says; the surplus fades within two
-// rows.
-constexpr double kRecencyWeight = 0.25;
-constexpr double kRecency = 0.38;
-constexpr double kRecencyFade = 1.2;
-constexpr double kMostLikely = 0.98;
-constexpr double kLeastLikely = 1e-4;
+// Found by search over two published routing traces (tests/data/traces/README.md), and rounded.
+constexpr float kFast = 0.5f;          // columns after which a choice weighs half: the fast count
+constexpr float kMiddle = 10.0f;       // the middle one
+constexpr float kFastShare = 0.25f;    // of the two
+constexpr float kSlow = 64.0f;         // rows after which a slow count weighs half
+constexpr float kSlowShare = 0.08f;    // of popularity
+constexpr float kFollow = 0.45f;       // how much the vote of rows that resemble this one counts
+constexpr float kLayersBack = 0.075f;  // of a round: where the likeness of a layer counts half
+constexpr float kFurther = 0.3f;       // what the row after next counts of a vote, and so on
+constexpr float kRound = 1.1f;  // rounds that stand before every wait: how little the layer's distance counts
+constexpr float kMostLikely = 0.98f;
+constexpr float kLeastLikely = 0.00125f;
 // Rounds of patience that each expert beyond its layer's share of the slots costs it: keeps one layer's wide
 // set from emptying the others.
-constexpr double kCrowding = 2.0;
-constexpr std::size_t kDecayTable = 1024;
-constexpr std::size_t kRankStep = 64;
+constexpr float kCrowding = 0.1f;
+constexpr std::size_t kSlowTable = 4096;
 }  // namespace
 
 CachePolicy::CachePolicy(const Shape& shape) : shape_(shape) {
   const std::size_t keys = std::size_t{shape.layers} * shape.experts;
   use_.assign(shape.slots, Use::kFree);
   slot_key_.assign(shape.slots, 0);
+  layers_.resize(shape.layers);
+  cursor_.resize(shape.layers);
   key_slot_.assign(keys, 0);
-  frequency_.assign(keys, 0.0f);
-  counted_at_.assign(keys, 0);
+  chosen_.assign(keys, Columns{});
+  slow_.assign(keys, 0.0f);
+  slow_at_.assign(keys, 0.0);
   touched_.assign(keys, 0);
   set_stamp_.assign(keys, 0);
+  set_size_.assign(std::size_t{shape.layers} * kColumns, 0);
   free_.reserve(shape.slots);
   for (std::uint32_t s = shape.slots; s > 0; --s) free_.push_back(s - 1);
-  for (std::size_t i = 0; i < kDecayTable; ++i)
-    decay_table_.push_back(static_cast<float>(std::exp2(-static_cast<double>(i) / kHalfLife)));
+  for (std::uint32_t age = 0; age < kColumns; ++age) {
+    const auto a = static_cast<float>(age);
+    age_table_.push_back(kFastShare * (1.0f - std::exp2(-1.0f / kFast)) * std::exp2(-a / kFast) +
+                         (1.0f - kFastShare) * (1.0f - std::exp2(-1.0f / kMiddle)) * std::exp2(-a / kMiddle));
+  }
+  for (std::size_t i = 0; i < kSlowTable; ++i)
+    slow_table_.push_back(std::exp2(-static_cast<float>(i) / kSlow));
 }
 
 bool CachePolicy::valid(std::uint32_t key) const {
@@ -48,112 +60,211 @@ std::size_t CachePolicy::place(std::uint32_t key) const {
   return std::size_t{ring::layer_of(key)} * shape_.experts + ring::expert_of(key);
 }
 
-double CachePolicy::decay(std::uint64_t rows) const {
-  return rows < kDecayTable ? static_cast<double>(decay_table_[rows]) : 0.0;
-}
-
-std::vector<bool> CachePolicy::admit(std::uint64_t step, std::uint32_t layer, std::span<const Member> set,
-                                     bool count) {
-  std::uint64_t choices = 0;
-  for (const Member& m : set) choices += m.rows;
-  if (count && step != step_) {
-    step_ = step;
-    rows_ += std::max<std::uint64_t>(1, choices / std::max(1u, shape_.top_k));
-  }
+std::span<const std::uint8_t> CachePolicy::admit(std::uint32_t layer, std::span<const Member> set,
+                                                 bool count_it) {
+  WISP_CHECK(layer < shape_.layers);
+  // What the last touch brought is scored by what was known at that touch.
+  if (shape_.layers != 0 && (layers_[layer_].stale || layers_[layer_].arrived)) score(layer_);
   ++touch_;
-  layer_ = layer;
-  served_.clear();
-  ranking_valid_ = false;
-  std::vector<bool> hits;
-  hits.reserve(set.size());
+  hits_.clear();
+  order_.clear();
+  for (const bool wanted : {true, false})
+    for (const Member& m : set) {
+      const std::size_t i = place(m.key);
+      if ((key_slot_[i] != 0) == wanted) order_.push_back(m.key);
+    }
   for (const Member& m : set) {
-    WISP_CHECK(valid(m.key));
+    WISP_CHECK(valid(m.key) && ring::layer_of(m.key) == layer);
     const std::size_t i = place(m.key);
-    hits.push_back(key_slot_[i] != 0);
+    hits_.push_back(key_slot_[i] != 0 ? 1 : 0);
     set_stamp_[i] = touch_;
     touched_[i] = touch_;
-    if (!count) continue;
-    frequency_[i] =
-        frequency_[i] * static_cast<float>(decay(rows_ - counted_at_[i])) + static_cast<float>(m.rows);
-    counted_at_[i] = rows_;
   }
-  return hits;
+  served_.assign(order_.size(), 0);
+  if (count_it && !set.empty()) count(layer, set);
+  layer_ = layer;
+  return hits_;
 }
 
-double CachePolicy::expected_wait(std::uint32_t key) const {
-  const std::size_t i = place(key);
-  const std::uint64_t age = rows_ - counted_at_[i];
-  const double popular = static_cast<double>(frequency_[i]) * decay(age) * (1.0 - decay(1));
-  const double recent =
-      touched_[i] == 0 ? 0.0 : kRecency * std::exp(-static_cast<double>(age) / kRecencyFade);
-  const double p =
-      std::min(kMostLikely, (1.0 - kRecencyWeight) * popular + kRecencyWeight * recent + kLeastLikely);
-  // Layers from here to the expert's own, then whole rounds until a row chooses it.
-  const std::uint32_t ahead = (ring::layer_of(key) + shape_.layers - layer_) % shape_.layers;
-  const double next_round = ahead == 0 ? shape_.layers : ahead;
-  return next_round + shape_.layers * (1.0 - p) / p;
+/// Enters the touch into history and counts, and weighs the columns for its layer.
+void CachePolicy::count(std::uint32_t layer, std::span<const Member> set) {
+  if (column_ == 0 || layer <= layer_) ++column_;
+  Layer& l = layers_[layer];
+  compare(layer, set);
+  std::uint64_t choices = 0;
+  for (const Member& m : set) choices += m.rows;
+  l.rows += std::max(1.0, static_cast<double>(choices) / std::max(1u, shape_.top_k));
+  const auto c = static_cast<std::uint32_t>(column_ % kColumns);
+  for (const Member& m : set) {
+    const std::size_t i = place(m.key);
+    chosen_[i][c / 64] |= std::uint64_t{1} << c % 64;
+    slow_[i] = slow_count(l, i) + static_cast<float>(m.rows);
+    slow_at_[i] = l.rows;
+  }
+  set_size_[std::size_t{layer} * kColumns + c] =
+      static_cast<std::uint16_t>(std::min<std::size_t>(set.size(), 65535));
+  weigh_columns();
+  l.stale = true;
 }
 
-void CachePolicy::rank() {
-  ranking_.clear();
-  ranked_ = 0;
-  ranking_valid_ = true;
-  // With less than half of a row's experts in memory every layer is over its share, and popularity alone
-  // decides.
-  const bool shares = std::uint64_t{shape_.slots} * 2 >= std::uint64_t{shape_.layers} * shape_.top_k;
-  const double share = static_cast<double>(shape_.slots) / shape_.layers;
-  layer_residents_.assign(shape_.layers, 0);
-  for (std::uint32_t s = 0; s < shape_.slots; ++s)
-    if (use_[s] == Use::kResident) ++layer_residents_[ring::layer_of(slot_key_[s])];
-  for (std::uint32_t s = 0; s < shape_.slots; ++s) {
-    if (use_[s] != Use::kResident || in_set(slot_key_[s])) continue;
-    const std::uint32_t key = slot_key_[s];
-    const double crowd = shares ? std::max(0.0, layer_residents_[ring::layer_of(key)] - share) : 0.0;
-    ranking_.push_back(
-        {expected_wait(key) + kCrowding * shape_.layers * crowd, touched_[place(key)], s, key});
+/// Clears the columns that history has come round to since this layer's last touch.
+void CachePolicy::forget_columns(std::uint32_t layer) {
+  Layer& l = layers_[layer];
+  const std::uint64_t passed = std::min<std::uint64_t>(column_ - l.column, kColumns);
+  if (passed == 0) return;
+  Columns keep;
+  keep.fill(~std::uint64_t{0});
+  for (std::uint64_t n = 0; n < passed; ++n) {
+    const std::uint64_t c = (column_ - n) % kColumns;
+    keep[c / 64] &= ~(std::uint64_t{1} << c % 64);
+    set_size_[std::size_t{layer} * kColumns + c] = 0;
+  }
+  Columns* const first = chosen_.data() + std::size_t{layer} * shape_.experts;
+  for (std::uint32_t e = 0; e < shape_.experts; ++e)
+    for (std::uint32_t w = 0; w < kWords; ++w) first[e][w] &= keep[w];
+  l.column = column_;
+}
+
+/// How much this touch has in common with the same layer's of each column in history.
+void CachePolicy::compare(std::uint32_t layer, std::span<const Member> set) {
+  forget_columns(layer);
+  common_.fill(0);
+  for (const Member& m : set) {
+    const Columns& chosen = chosen_[place(m.key)];
+    for (std::uint32_t w = 0; w < kWords; ++w)
+      for (std::uint64_t bits = chosen[w]; bits != 0; bits &= bits - 1)
+        ++common_[w * 64 + static_cast<std::uint32_t>(std::countr_zero(bits))];
+  }
+  const float fade = std::exp2(-1.0f / (kLayersBack * static_cast<float>(shape_.layers)));
+  const std::uint64_t lags = std::min<std::uint64_t>(column_, kColumns);
+  const auto mine = static_cast<float>(set.size());
+  const std::uint16_t* const sizes = set_size_.data() + std::size_t{layer} * kColumns;
+  for (std::uint64_t lag = 1; lag < lags; ++lag) {
+    const std::uint64_t c = (column_ - lag) % kColumns;
+    const float likeness = static_cast<float>(common_[c]) / std::max(mine, static_cast<float>(sizes[c]));
+    likeness_[lag] = likeness_[lag] * fade + (1.0f - fade) * likeness;
   }
 }
 
-bool CachePolicy::extend_ranking() {
-  if (ranked_ == ranking_.size()) return false;
-  const std::size_t end = std::min(ranking_.size(), ranked_ + kRankStep);
-  const auto at = [&](std::size_t i) { return ranking_.begin() + static_cast<std::ptrdiff_t>(i); };
-  std::partial_sort(at(ranked_), at(end), ranking_.end(), [](const Ranked& a, const Ranked& b) {
-    if (a.score != b.score) return a.score > b.score;
+/// Weights for what was chosen in each column, as seen from the current one: by age, and by how much the
+/// column before it resembles this one.
+void CachePolicy::weigh_columns() {
+  recent_.fill(0);
+  follow_.fill(0);
+  recent_sum_ = follow_sum_ = 0;
+  const std::uint64_t ages = std::min<std::uint64_t>(column_, kColumns);
+  for (std::uint64_t age = 0; age < ages; ++age) {
+    const std::uint64_t c = (column_ - age) % kColumns;
+    recent_[c] = age_table_[age];
+    recent_sum_ += age_table_[age];
+  }
+  float follow = 0;
+  for (std::uint64_t lag = ages; lag-- > 1;) {
+    const float square = likeness_[lag] * likeness_[lag];
+    follow = kFurther * follow + square * square;
+    follow_[(column_ + 1 - lag) % kColumns] = follow;
+    follow_sum_ += follow;
+  }
+}
+
+float CachePolicy::slow_count(const Layer& layer, std::size_t i) const {
+  const double rows = layer.rows - slow_at_[i];
+  return rows < kSlowTable ? slow_[i] * slow_table_[static_cast<std::size_t>(rows)] : 0.0f;
+}
+
+/// Rounds over the layers until key number `i` of this layer is used.
+float CachePolicy::expected_wait(const Layer& layer, std::size_t i, float slow_weight) const {
+  float recent = 0, follow = 0;
+  const Columns& chosen = chosen_[i];
+  for (std::uint32_t w = 0; w < kWords; ++w)
+    for (std::uint64_t bits = chosen[w]; bits != 0; bits &= bits - 1) {
+      const std::uint32_t c = w * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
+      recent += recent_[c];
+      follow += follow_[c];
+    }
+  const float popular = (recent_sum_ > 0 ? (1.0f - kSlowShare) * recent / recent_sum_ : 0.0f) +
+                        slow_weight * slow_count(layer, i);
+  const float vote = follow_sum_ > 0 ? follow / follow_sum_ : popular;
+  const float p = std::min(kMostLikely, (1.0f - kFollow) * popular + kFollow * vote + kLeastLikely);
+  return 1.0f / p;
+}
+
+void CachePolicy::score(std::uint32_t layer) {
+  Layer& l = layers_[layer];
+  l.order.clear();
+  l.head = 0;
+  l.stale = l.arrived = false;
+  const float faded = std::exp2(-static_cast<float>(l.rows) / kSlow);
+  const float slow_rows = l.seeded_rows * faded + (1.0f - faded) / (1.0f - slow_table_[1]);
+  const float slow_weight = slow_rows > 0 ? kSlowShare / slow_rows : 0.0f;
+  const std::size_t first = std::size_t{layer} * shape_.experts;
+  for (std::uint32_t e = 0; e < shape_.experts; ++e) {
+    const std::size_t i = first + e;
+    if (key_slot_[i] == 0) continue;
+    l.order.push_back(
+        {expected_wait(l, i, slow_weight), touched_[i], key_slot_[i] - 1, ring::expert_key(layer, e)});
+  }
+  std::sort(l.order.begin(), l.order.end(), [](const Ranked& a, const Ranked& b) {
+    if (a.wait != b.wait) return a.wait > b.wait;
     if (a.touched != b.touched) return a.touched < b.touched;
-    return a.slot < b.slot;
+    return a.key < b.key;
   });
-  ranked_ = end;
-  return true;
 }
 
-std::optional<CachePolicy::Choice> CachePolicy::choose(const Excluded& excluded) {
-  if (auto c = choose_free(excluded)) return c;
-  if (auto c = choose_outside(excluded)) return c;
-  return choose_served(excluded);
+std::optional<CachePolicy::Choice> CachePolicy::choose(const Look& look) {
+  if (auto c = choose_free(look)) return c;
+  if (auto c = choose_outside(look)) return c;
+  return choose_served(look);
 }
 
-std::optional<CachePolicy::Choice> CachePolicy::choose_free(const Excluded& excluded) {
-  std::erase_if(free_, [&](std::uint32_t s) { return use_[s] != Use::kFree; });
+std::optional<CachePolicy::Choice> CachePolicy::choose_free(const Look& look) {
+  while (!free_.empty() && use_[free_.back()] != Use::kFree) free_.pop_back();
   for (auto it = free_.rbegin(); it != free_.rend(); ++it)
-    if (!excluded || !excluded(*it)) return Choice{*it, false, 0};
+    if (use_[*it] == Use::kFree && (!look || look(*it) == Verdict::kTake)) return Choice{*it, false, 0};
   return std::nullopt;
 }
 
-std::optional<CachePolicy::Choice> CachePolicy::choose_outside(const Excluded& excluded) {
-  if (!ranking_valid_) rank();
-  for (std::size_t i = 0; i < ranked_ || extend_ranking(); ++i) {
-    const Ranked& r = ranking_[i];
-    if (use_[r.slot] != Use::kResident || slot_key_[r.slot] != r.key) continue;  // gone since it was ranked
-    if (!excluded || !excluded(r.slot)) return Choice{r.slot, true, r.key};
+std::optional<CachePolicy::Choice> CachePolicy::choose_outside(const Look& look) {
+  for (std::uint32_t n = 0; n < shape_.layers; ++n) {
+    Layer& l = layers_[n];
+    if (l.stale) score(n);
+    while (l.head < l.order.size() && !holds(l.order[l.head])) ++l.head;
+    cursor_[n] = l.head;
   }
-  return std::nullopt;
+  const float share = static_cast<float>(shape_.slots) / static_cast<float>(shape_.layers);
+  for (;;) {
+    const Ranked* best = nullptr;
+    std::uint32_t best_layer = 0;
+    float best_wait = 0;
+    for (std::uint32_t n = 0; n < shape_.layers; ++n) {
+      Layer& l = layers_[n];
+      std::uint32_t& at = cursor_[n];
+      while (at < l.order.size() && (!holds(l.order[at]) || in_set(l.order[at].key))) ++at;
+      if (at == l.order.size()) continue;
+      const Ranked& r = l.order[at];
+      // Layers from here to the expert's own, then whole rounds.
+      const std::uint32_t ahead = n > layer_ ? n - layer_ : n + shape_.layers - layer_;
+      const float wait = (static_cast<float>(ahead) / static_cast<float>(shape_.layers) + kRound) * r.wait +
+                         kCrowding * std::max(0.0f, static_cast<float>(l.residents) - share);
+      if (best != nullptr && (wait < best_wait || (wait == best_wait && r.touched >= best->touched)))
+        continue;
+      best = &r;
+      best_layer = n;
+      best_wait = wait;
+    }
+    if (best == nullptr) return std::nullopt;
+    if (!look || look(best->slot) == Verdict::kTake) return Choice{best->slot, true, best->key};
+    ++cursor_[best_layer];
+  }
 }
 
-std::optional<CachePolicy::Choice> CachePolicy::choose_served(const Excluded& excluded) const {
-  for (const std::uint32_t key : served_) {
-    const std::uint32_t slot = key_slot_[place(key)];
-    if (slot != 0 && (!excluded || !excluded(slot - 1))) return Choice{slot - 1, true, key};
+std::optional<CachePolicy::Choice> CachePolicy::choose_served(const Look& look) const {
+  for (std::size_t n = 0; n < order_.size(); ++n) {
+    const std::uint32_t slot = key_slot_[place(order_[n])];
+    if (slot == 0) continue;
+    const Verdict v = served_[n] == 0 ? Verdict::kWait : look ? look(slot - 1) : Verdict::kTake;
+    if (v == Verdict::kTake) return Choice{slot - 1, true, order_[n]};
+    if (v == Verdict::kWait) return std::nullopt;
   }
   return std::nullopt;
 }
@@ -165,22 +276,25 @@ void CachePolicy::insert(std::uint32_t slot, std::uint32_t key) {
   slot_key_[slot] = key;
   key_slot_[place(key)] = slot + 1;
   ++residents_;
-  if (!in_set(key)) ranking_valid_ = false;
+  Layer& l = layers_[ring::layer_of(key)];
+  ++l.residents;
+  (in_set(key) ? l.arrived : l.stale) = true;
 }
 
 void CachePolicy::remove(std::uint32_t slot) {
   WISP_CHECK(slot < shape_.slots);
   if (use_[slot] != Use::kResident) return;
-  std::erase(served_, slot_key_[slot]);
   key_slot_[place(slot_key_[slot])] = 0;
   use_[slot] = Use::kFree;
   free_.push_back(slot);
   --residents_;
+  --layers_[ring::layer_of(slot_key_[slot])].residents;
 }
 
 void CachePolicy::serve(std::uint32_t key) {
   if (!valid(key) || !in_set(key)) return;
-  if (std::find(served_.begin(), served_.end(), key) == served_.end()) served_.push_back(key);
+  for (std::size_t n = 0; n < order_.size(); ++n)
+    if (order_[n] == key) served_[n] = 1;
 }
 
 void CachePolicy::withdraw(std::uint32_t slot) {
@@ -197,6 +311,14 @@ void CachePolicy::restore(std::uint32_t slot) {
   use_[slot] = Use::kFree;
   free_.push_back(slot);
   --withdrawn_;
+}
+
+void CachePolicy::seed(std::uint32_t key, float share, float rows) {
+  WISP_CHECK(valid(key));
+  Layer& l = layers_[ring::layer_of(key)];
+  slow_[place(key)] = share * rows;
+  l.seeded_rows = rows;
+  l.stale = true;
 }
 
 std::optional<std::uint32_t> CachePolicy::slot_of(std::uint32_t key) const {

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -12,9 +13,16 @@ namespace wisp::loader {
 /// know leases, reads or words: whoever asks for a victim excludes the slots that cannot be taken now.
 ///
 /// Choice of a victim, in this order: a free slot; the resident outside the touched set whose next use is
-/// expected last; a member of the set that was served already, oldest first. The expectation comes from the
-/// probability that a row chooses the expert (a decayed frequency mixed with recency) and from the distance
-/// of its layer, so that a cache smaller than one token's experts still hits, where LRU falls to nothing.
+/// expected last; a member of the set that was served already, in the order in which they were placed.
+///
+/// The expectation. A row's choices are compared, layer by layer, with those of the last rows: what was
+/// chosen after rows that resemble this one is likely to be chosen next. That vote is mixed with how often an
+/// expert was chosen lately (three decayed counts, the slowest of which a learned cache may seed). From the
+/// probability p of the next row and the distance of the expert's layer follows the expected wait, so that a
+/// cache smaller than one token's experts still hits, where LRU falls to nothing.
+///
+/// Cost of a touch: the overlaps of its members with the history, and scores of its layer's residents alone;
+/// nothing depends on the number of all slots, and nothing is allocated once every slot has been filled.
 ///
 /// Not thread-safe. Equal calls in equal order give equal choices.
 class CachePolicy {
@@ -36,7 +44,10 @@ class CachePolicy {
     bool evicts = false;
     std::uint32_t key = 0;
   };
-  using Excluded = std::function<bool(std::uint32_t slot)>;
+  /// What may be done with a slot now. Outside the set every kWait is passed over. The set's members go in
+  /// their order: kWait ends the search there, so that the choice does not depend on which read was faster.
+  enum class Verdict : std::uint8_t { kTake, kWait, kNever };
+  using Look = std::function<Verdict(std::uint32_t slot)>;
 
   /// All slots begin free.
   explicit CachePolicy(const Shape& shape);
@@ -44,14 +55,13 @@ class CachePolicy {
   const Shape& shape() const { return shape_; }
   bool valid(std::uint32_t key) const;
 
-  /// Makes `set` (valid keys, in order of first appearance) the current touch of `step`. Returns for each
-  /// member whether it was in the table: a hit. `count` = false (a touch sent again) leaves the frequencies
-  /// alone. Misses are then placed in set order by choose() and insert().
-  std::vector<bool> admit(std::uint64_t step, std::uint32_t layer, std::span<const Member> set,
-                          bool count = true);
+  /// Makes `set` (valid keys of `layer`, in order of first appearance) the current touch. Returns for each
+  /// member whether it was in the table, 1 or 0: a hit; valid until the next call. `count` = false (a touch
+  /// sent again) leaves the statistics alone. Misses are then placed in set order by choose() and insert().
+  std::span<const std::uint8_t> admit(std::uint32_t layer, std::span<const Member> set, bool count = true);
 
-  /// The next slot to fill, or nothing where every candidate is excluded. Changes no residency.
-  std::optional<Choice> choose(const Excluded& excluded = {});
+  /// The next slot to fill, or nothing where no candidate may be taken now. Changes no residency.
+  std::optional<Choice> choose(const Look& look = {});
 
   /// `key` lives in `slot` from now on (its read has started, or a rebuild found it). The slot must be free,
   /// the key valid and not resident.
@@ -66,47 +76,80 @@ class CachePolicy {
   /// A withdrawn slot is free again.
   void restore(std::uint32_t slot);
 
+  /// What is known of `key` from elsewhere: `share` of its layer's rows chose it, as if `rows` rows had been
+  /// seen. For keys that no touch has counted yet; fades like any count.
+  void seed(std::uint32_t key, float share, float rows);
+
   std::optional<std::uint32_t> slot_of(std::uint32_t key) const;
   std::uint32_t residents() const { return residents_; }
   std::uint32_t withdrawn() const { return withdrawn_; }
 
  private:
+  /// Tokens of history. A column is one pass over the layers: a token in decoding, a chunk of a prompt.
+  static constexpr std::uint32_t kColumns = 256;
+  static constexpr std::uint32_t kWords = kColumns / 64;
   enum class Use : std::uint8_t { kFree, kResident, kWithdrawn };
+  using Columns = std::array<std::uint64_t, kWords>;
+  /// A resident of a layer, as it was scored.
   struct Ranked {
-    double score;           ///< expected layers until the next use
+    float wait;             ///< rounds over the layers that its next use is expected to take
     std::uint64_t touched;  ///< touch number of the last use: ties go to the older
     std::uint32_t slot;
     std::uint32_t key;
   };
+  struct Layer {
+    std::vector<Ranked> order;    ///< longest wait first, as of the last scoring; may hold what has gone
+    std::uint32_t head = 0;       ///< entries before this one have gone
+    bool stale = false;           ///< to be scored before one of its residents is chosen
+    bool arrived = false;         ///< to be scored before the next touch: members of the set came
+    std::uint32_t residents = 0;  ///< in the whole cache
+    double rows = 0;              ///< row clock: rows that passed this layer
+    float seeded_rows = 0;        ///< rows that the seeds stand for, as of the start
+    std::uint64_t column = 0;     ///< number of the last column in which it was touched, 0 = never
+  };
 
   std::size_t place(std::uint32_t key) const;
-  double decay(std::uint64_t rows) const;
   bool in_set(std::uint32_t key) const { return set_stamp_[place(key)] == touch_; }
-  double expected_wait(std::uint32_t key) const;
-  void rank();
-  bool extend_ranking();
-  std::optional<Choice> choose_free(const Excluded& excluded);
-  std::optional<Choice> choose_outside(const Excluded& excluded);
-  std::optional<Choice> choose_served(const Excluded& excluded) const;
+  bool holds(const Ranked& r) const { return use_[r.slot] == Use::kResident && slot_key_[r.slot] == r.key; }
+  void forget_columns(std::uint32_t layer);
+  void compare(std::uint32_t layer, std::span<const Member> set);
+  void count(std::uint32_t layer, std::span<const Member> set);
+  void score(std::uint32_t layer);
+  float expected_wait(const Layer& layer, std::size_t i, float slow_weight) const;
+  float slow_count(const Layer& layer, std::size_t i) const;
+  void weigh_columns();
+  std::optional<Choice> choose_free(const Look& look);
+  std::optional<Choice> choose_outside(const Look& look);
+  std::optional<Choice> choose_served(const Look& look) const;
 
   Shape shape_;
-  std::vector<Use> use_;                   // [slots]
-  std::vector<std::uint32_t> slot_key_;    // [slots], where resident
-  std::vector<std::uint32_t> free_;        // may hold slots that are no longer free; checked when taken
-  std::vector<std::uint32_t> key_slot_;    // [layers * experts], slot + 1 or 0
-  std::vector<float> frequency_;           // [layers * experts], decayed count of rows, as of counted_at_
-  std::vector<std::uint64_t> counted_at_;  // [layers * experts], row clock
-  std::vector<std::uint64_t> touched_;     // [layers * experts], touch number
-  std::vector<std::uint64_t> set_stamp_;   // [layers * experts], touch number whose set it was in
-  std::vector<std::uint32_t> served_;      // members of the set, oldest first
-  std::vector<Ranked> ranking_;            // residents outside the set
-  std::vector<std::uint32_t> layer_residents_;  // [layers], scratch of rank()
-  std::size_t ranked_ = 0;                      // prefix of ranking_ that is in order
-  bool ranking_valid_ = false;
-  std::vector<float> decay_table_;
+  std::vector<Use> use_;                 // [slots]
+  std::vector<std::uint32_t> slot_key_;  // [slots], where resident
+  std::vector<std::uint32_t> free_;      // may hold slots that are no longer free; checked when taken
+  std::vector<Layer> layers_;
+  // per key, [layers * experts]
+  std::vector<std::uint32_t> key_slot_;   // slot + 1 or 0
+  std::vector<Columns> chosen_;           // columns in which it was chosen
+  std::vector<float> slow_;               // decayed count of rows, as of slow_at_
+  std::vector<double> slow_at_;           // row clock of its layer
+  std::vector<std::uint64_t> touched_;    // touch number
+  std::vector<std::uint64_t> set_stamp_;  // touch number whose set it was in
+  // per column
+  std::vector<std::uint16_t> set_size_;           // [layers * kColumns]
+  std::array<float, kColumns> likeness_{};        // by lag: how the last layers resembled those of then
+  std::array<float, kColumns> follow_{};          // by column: weight of what was chosen in it, by likeness
+  std::array<float, kColumns> recent_{};          // by column: weight by age
+  std::array<std::uint16_t, kColumns> common_{};  // scratch of compare()
+  float recent_sum_ = 0;
+  float follow_sum_ = 0;
+  std::uint64_t column_ = 0;  // number of the current one, from 1
+
+  std::vector<std::uint8_t> hits_;
+  std::vector<std::uint32_t> order_;   // the set in the order of placing: hits, then misses
+  std::vector<std::uint8_t> served_;   // [order_]
+  std::vector<std::uint32_t> cursor_;  // [layers], scratch of choose_outside()
+  std::vector<float> age_table_, slow_table_;
   std::uint64_t touch_ = 1;  // 0 in the tables means never
-  std::uint64_t rows_ = 0;   // row clock: rows of all steps so far
-  std::uint64_t step_ = ~0ULL;
   std::uint32_t layer_ = 0;
   std::uint32_t residents_ = 0;
   std::uint32_t withdrawn_ = 0;

@@ -12,14 +12,20 @@ using stats::Counter;
 /// slot is taken only if compute holds every other candidate too, and then waited for; a lease of another
 /// reader never.
 std::optional<std::uint32_t> LoaderStage::take_slot() {
-  const auto busy = [this](std::uint32_t s) {
-    return slots_[s].state == State::kFilling || slots_[s].state == State::kDraining ||
-           slots_[s].answer_pending;
+  using Verdict = CachePolicy::Verdict;
+  /// Takes slots in the hands of `reader`, and of no other.
+  const auto held_by = [this](Reader reader) {
+    return [this, reader](std::uint32_t s) {
+      const bool busy = slots_[s].state == State::kFilling || slots_[s].state == State::kDraining ||
+                        slots_[s].answer_pending;
+      const Reader now = busy ? Reader::kNone : reader_of(s);
+      if (now == Reader::kOther) return Verdict::kNever;
+      return !busy && now == reader ? Verdict::kTake : Verdict::kWait;
+    };
   };
   for (;;) {
     look_at_answers();
-    const auto idle =
-        policy_.choose([&](std::uint32_t s) { return busy(s) || reader_of(s) != Reader::kNone; });
+    const auto idle = policy_.choose(held_by(Reader::kNone));
     if (idle) {
       // An eviction fails if a reader was faster. The next look sees its lease.
       if (idle->evicts && !evict(idle->slot)) continue;
@@ -27,8 +33,7 @@ std::optional<std::uint32_t> LoaderStage::take_slot() {
       end_lease_wait();
       return idle->slot;
     }
-    const auto leased =
-        policy_.choose([&](std::uint32_t s) { return busy(s) || reader_of(s) != Reader::kCompute; });
+    const auto leased = policy_.choose(held_by(Reader::kCompute));
     if (!leased) break;
     if (wait_for_lease(leased->slot)) return std::nullopt;
   }

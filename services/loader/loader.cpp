@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 
 #include "services/loader/loader_stage.hpp"
@@ -36,6 +37,7 @@ Result<std::unique_ptr<LoaderStage>> LoaderStage::make(StageContext& ctx, Loader
   std::unique_ptr<LoaderStage> stage(new LoaderStage(ctx, std::move(*manifest)));
   WISP_TRY(stage->check_plan());
   WISP_TRY(stage->open_files());
+  WISP_TRY(stage->open_trace());
   WISP_TRY(stage->start(std::move(parts)));
   return stage;
 }
@@ -85,6 +87,17 @@ Status LoaderStage::open_files() {
   return {};
 }
 
+Status LoaderStage::open_trace() {
+  const char* const path = std::getenv(kTraceVariable);
+  if (path == nullptr || *path == '\0') return {};
+  std::vector<std::uint64_t> bytes(dir_->layers, 0);
+  for (std::size_t l = 0; l < manifest_.experts.size(); ++l)
+    if (!manifest_.experts[l].file.empty()) bytes[l] = manifest_.spec.expert.payload;
+  const trace::TraceModel model{manifest_.name, dir_->layers, dir_->experts, policy_.shape().top_k};
+  WISP_ASSIGN(trace_, TraceRecorder::open(path, model, bytes));
+  return {};
+}
+
 Status LoaderStage::start(LoaderParts parts) {
   const std::span<std::byte> slab(slab_, ctx_.plan().slab_bytes());
   const std::span<std::byte> dense(ctx_.at().dense, manifest_.dense_bytes);
@@ -103,6 +116,7 @@ Status LoaderStage::start(LoaderParts parts) {
   }
   queue_.emplace(*backend_, *ctx_.desk());
   rebuild();
+  begin_learning();
   lock_.add(dense);
   lock_.add(slab);
   board()->waits_for_lease.store(0, std::memory_order_seq_cst);
@@ -130,6 +144,7 @@ bool LoaderStage::poll() {
   worked |= flush_answers();
   worked |= place_wants();
   worked |= step_dense();
+  worked |= warm_up();
   // Before any checksum is computed: the drive has work while we do.
   worked |= queue_->pump();
   worked |= step_done();
@@ -185,6 +200,8 @@ bool LoaderStage::has_work() {
 
 void LoaderStage::sleep(StageContext& ctx) {
   using shm::WaitFor;
+  if (trace_) trace_->flush();
+  save_learned();
   WaitFor why = WaitFor::kWork;
   std::uint64_t detail = 0;
   std::uint64_t timeout = ~0ULL;

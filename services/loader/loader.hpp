@@ -12,8 +12,10 @@
 #include "services/loader/cache_policy.hpp"
 #include "services/loader/dense_load.hpp"
 #include "services/loader/io_backend.hpp"
+#include "services/loader/learned_counts.hpp"
 #include "services/loader/memory_lock.hpp"
 #include "services/loader/read_queue.hpp"
+#include "services/loader/trace_recorder.hpp"
 #include "slab/lease.hpp"
 
 namespace wisp::loader {
@@ -28,7 +30,7 @@ struct LoaderParts {
 /// successor rebuilds them from the slot words, and compute repeats the open touch. One thread.
 ///
 /// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases ·
-/// drain.cpp what a dead loader left.
+/// drain.cpp what a dead loader left · learn.cpp what outlives the run.
 class LoaderStage : public service::Stage {
  public:
   /// Checks the model against the plan, takes the slots over and opens the backend. `ctx` outlives the stage.
@@ -69,6 +71,7 @@ class LoaderStage : public service::Stage {
   // loader.cpp
   Status check_plan() const;
   Status open_files();
+  Status open_trace();
   Status start(LoaderParts parts);
   bool step_dense();
   bool step_done();
@@ -76,12 +79,18 @@ class LoaderStage : public service::Stage {
   shm::LoaderBoard* board() { return shm::extra_of<shm::LoaderBoard>(ctx_.desk()); }
   void store_word(std::uint32_t slot, slab::SlotState state);
 
+  // learn.cpp
+  void begin_learning();
+  void learn(std::uint32_t layer);
+  bool warm_up();
+  void save_learned();
+
   // messages.cpp
   bool accepts_input() const;
   bool follow_compute();
   bool take_messages();
   void on_touch(const ring::Descriptor& d);
-  std::vector<ring::TouchMember> members_of(const ring::Descriptor& d, std::uint32_t layer);
+  void take_members(const ring::Descriptor& d, std::uint32_t layer);
   void on_need(std::uint32_t key);
   void want(std::uint32_t key, bool needed);
   void answer_ready(std::uint32_t slot);
@@ -126,7 +135,14 @@ class LoaderStage : public service::Stage {
   std::unique_ptr<IoBackend> backend_;     // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   MemoryLock lock_;
+  std::optional<LearnedCounts> learned_;  // none where it is off
+  std::string learned_file_;
+  std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
+  std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
+  std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
 
+  std::vector<ring::TouchMember> members_;  // of the touch at hand, scratch
+  std::vector<CachePolicy::Member> set_;    // the same for the policy
   std::vector<Slot> slots_;
   std::deque<Want> wants_;      // in set order, touch after touch
   std::deque<Answer> answers_;  // edge 6 was full

@@ -6,6 +6,11 @@
 
 namespace wisp::loader {
 
+/// Environment: the file to which the loader appends a routing trace; unset or empty = none.
+inline constexpr const char* kTraceVariable = "WISP_TRACE";
+/// Environment: the file in which the cache keeps what it has learned; unset or empty = it learns nothing.
+inline constexpr const char* kLearnedVariable = "WISP_LEARNED";
+
 /// The loader of this process's epoch, as a host starts it: takes over slots, opens the model, and owns the
 /// tombstone descriptor (fds::kTombstone) where there is one. Errors name the file and the way out; kIo,
 /// kUnavailable and kExhausted may pass at the next start.

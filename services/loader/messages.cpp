@@ -37,7 +37,7 @@ bool LoaderStage::follow_compute() {
     wants_.clear();
     answers_.clear();
     for (Slot& s : slots_) s.needed = s.answer_pending = false;
-    policy_.admit(0, 0, {}, false);
+    policy_.admit(0, {}, false);
     end_lease_wait();
   }
   compute_epoch_ = epoch;
@@ -66,19 +66,20 @@ bool LoaderStage::take_messages() {
   return taken > 0;
 }
 
-std::vector<ring::TouchMember> LoaderStage::members_of(const ring::Descriptor& d, std::uint32_t layer) {
+void LoaderStage::take_members(const ring::Descriptor& d, std::uint32_t layer) {
   const auto payload = input_.payload(d);
-  std::vector<ring::TouchMember> members(payload.size() / sizeof(ring::TouchMember));
-  if (!members.empty())
-    std::memcpy(members.data(), payload.data(), members.size() * sizeof(ring::TouchMember));
-  std::erase_if(members, [&](const ring::TouchMember& m) {
+  members_.resize(payload.size() / sizeof(ring::TouchMember));
+  if (!members_.empty())
+    std::memcpy(members_.data(), payload.data(), members_.size() * sizeof(ring::TouchMember));
+  std::erase_if(members_, [&](const ring::TouchMember& m) {
     const std::uint32_t key = ring::expert_key(layer, m.expert);
     if (key_valid(key)) return false;
     if (m.needs != 0)
       answer_failed(key, "layer " + std::to_string(layer) + " has no expert " + std::to_string(m.expert));
     return true;
   });
-  return members;
+  set_.clear();
+  for (const auto& m : members_) set_.push_back({ring::expert_key(layer, m.expert), m.rows});
 }
 
 void LoaderStage::on_touch(const ring::Descriptor& d) {
@@ -90,25 +91,25 @@ void LoaderStage::on_touch(const ring::Descriptor& d) {
     answers_.clear();
     for (Slot& s : slots_) s.needed = s.answer_pending = false;
   }
-  const std::vector<ring::TouchMember> members = members_of(d, layer);
-  std::vector<CachePolicy::Member> set;
-  set.reserve(members.size());
-  for (const auto& m : members) set.push_back({ring::expert_key(layer, m.expert), m.rows});
-  const std::vector<bool> resident = policy_.admit(d.aux, layer, set, !again);
+  take_members(d, layer);
+  if (set_.empty()) return;
+  const std::span<const std::uint8_t> resident = policy_.admit(layer, set_, !again);
   std::uint64_t hits = 0;
-  for (std::size_t i = 0; i < members.size(); ++i) {
+  for (std::size_t i = 0; i < members_.size(); ++i) {
     // Leased without asking: it was there, even if it has been evicted since.
-    const bool leased = members[i].needs == 0;
-    hits += resident[i] || leased ? 1 : 0;
+    const bool leased = members_[i].needs == 0;
+    hits += resident[i] != 0 || leased ? 1 : 0;
     if (leased)
-      policy_.serve(set[i].key);
+      policy_.serve(set_[i].key);
     else
-      want(set[i].key, true);
+      want(set_[i].key, true);
   }
   blocked_ = Blocked::kNo;
   if (again) return;
   const bool decode = (d.flags & ring::kTouchDecode) != 0;
-  ctx_.desk()->add(decode ? Counter::kDecodeAccesses : Counter::kPrefillAccesses, members.size());
+  learn(layer);
+  if (trace_) trace_->add(d.aux, layer, decode, members_, resident);
+  ctx_.desk()->add(decode ? Counter::kDecodeAccesses : Counter::kPrefillAccesses, members_.size());
   ctx_.desk()->add(decode ? Counter::kDecodeHits : Counter::kPrefillHits, hits);
 }
 

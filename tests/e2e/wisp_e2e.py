@@ -20,6 +20,7 @@ WATCHDOG = 600                      # seconds after which a hanging program is a
 _temp = tempfile.mkdtemp(prefix="wisp-e2e-")
 os.environ["XDG_RUNTIME_DIR"] = os.path.join(_temp, "runtime")
 os.makedirs(os.environ["XDG_RUNTIME_DIR"], mode=0o700)
+os.environ["XDG_STATE_HOME"] = os.path.join(_temp, "state")     # what caches learn goes with the test
 
 
 def temp(name):

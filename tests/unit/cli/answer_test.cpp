@@ -145,6 +145,8 @@ TEST(JsonLine, HasExactlyTheseKeys) {
                                         "ttft_s",
                                         "decode_tok_s",
                                         "hit_rate",
+                                        "decode_accesses",
+                                        "decode_hits",
                                         "slots",
                                         "experts",
                                         "expert_bytes_read",

@@ -171,7 +171,8 @@ TEST(ComputeDeath, TouchAgainReplacesTheOpenOne) {
   faults->release();
   const auto answers = collect(rig, 3);
   for (const std::uint32_t e : {8u, 9u, 10u}) EXPECT_EQ(answers.count(expert_key(1, e)), 1u);
-  EXPECT_EQ(rig.count(Counter::kReads), 5u);
+  // All three may have gone through one slot while the other's read was still on its way.
+  EXPECT_TRUE(rig.until([&] { return rig.count(Counter::kReads) == 5; }));
 }
 
 /// The drive's late writes, played by a child process: a slot that is used again before the tombstone is

@@ -1,0 +1,87 @@
+#include "services/cli/trace.hpp"
+
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "services/cli/commands.hpp"
+#include "services/cli/pipeline.hpp"
+#include "services/replay/replay.hpp"
+
+namespace wisp::cli {
+
+namespace {
+
+struct ReplayFlags {
+  std::string file;
+  std::uint32_t slots = 0;
+  std::string policy = "default";
+  bool json = false;
+};
+
+std::string share(std::uint64_t part, std::uint64_t whole) {
+  if (whole == 0) return "";
+  char text[32];
+  std::snprintf(text, sizeof text, " (%.1f %%)",
+                100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return text;
+}
+
+Result<int> run_replay(const ReplayFlags& f) {
+  WISP_ASSIGN(const replay::Policy policy, replay::policy_of(f.policy));
+  WISP_ASSIGN(const trace::Trace trace, trace::read_trace(f.file));
+  const replay::Figures r = replay::replay(trace, f.slots, policy);
+  std::string text;
+  if (f.json) {
+    const nlohmann::ordered_json line{{"accesses", r.accesses},
+                                      {"hits", r.hits},
+                                      {"decode_accesses", r.decode_accesses},
+                                      {"decode_hits", r.decode_hits},
+                                      {"touches", trace.touches.size()},
+                                      {"layers", trace.model.layers},
+                                      {"experts", trace.model.experts},
+                                      {"slots", f.slots},
+                                      {"policy", f.policy}};
+    text = line.dump() + "\n";
+  } else {
+    text = "accesses " + std::to_string(r.accesses) + "\nhits " + std::to_string(r.hits) +
+           share(r.hits, r.accesses) + "\ndecode accesses " + std::to_string(r.decode_accesses) +
+           "\ndecode hits " + std::to_string(r.decode_hits) + share(r.decode_hits, r.decode_accesses) + "\n";
+  }
+  std::fputs(text.c_str(), stdout);
+  if (std::fflush(stdout) != 0) return io_error("the figures could not be written to stdout");
+  return 0;
+}
+
+void add_replay(CLI::App& parent, int& exit_code) {
+  CLI::App* c = parent.add_subcommand("replay", "Count the hits of a cache over a trace, without an engine");
+  const auto f = std::make_shared<ReplayFlags>();
+  c->add_option("TRACE", f->file, "Routing trace; - reads standard input")->required();
+  c->add_option("--slots", f->slots, "Experts that the cache holds")
+      ->required()
+      ->check(CLI::Range(1u, 1u << 30));
+  c->add_option("--policy", f->policy,
+                "default: the engine's; lru; belady: the bound, which knows the future")
+      ->check(CLI::IsMember({"default", "lru", "belady"}))
+      ->capture_default_str();
+  c->add_flag("--json", f->json, "One JSON object");
+  c->footer(
+      "Consecutive lines with the same layer are one touch; its distinct experts are the accesses, and "
+      "those\n"
+      "in the cache when it begins are the hits.");
+  c->callback([f, &exit_code] {
+    auto code = run_replay(*f);
+    exit_code = code.ok() ? *code : report("trace replay", code.error());
+  });
+}
+
+}  // namespace
+
+void add_trace(CLI::App& app, int& exit_code) {
+  CLI::App* c = app.add_subcommand("trace", "Record and replay which experts a model chooses");
+  c->require_subcommand(1);
+  add_trace_record(*c, exit_code);
+  add_replay(*c, exit_code);
+}
+
+}  // namespace wisp::cli

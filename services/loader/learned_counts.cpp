@@ -1,0 +1,189 @@
+#include "services/loader/learned_counts.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/fd.hpp"
+
+namespace wisp::loader {
+
+namespace {
+
+constexpr char kMagic[8] = {'W', 'I', 'S', 'P', 'L', 'R', 'N', '1'};
+constexpr double kHalfLife = 4096;  // rows
+constexpr double kDecayEvery = 64;  // rows
+constexpr float kForgotten = 1e-3f;
+constexpr double kMostRows = 1e9;
+
+struct FileHead {
+  char magic[8];
+  std::uint64_t model_hash;
+  std::uint32_t layers;
+  std::uint32_t experts;
+};
+static_assert(sizeof(FileHead) == 24);
+
+std::size_t file_size(std::uint32_t layers, std::uint32_t experts) {
+  return sizeof(FileHead) + std::size_t{layers} * (sizeof(double) + std::size_t{experts} * sizeof(float)) +
+         sizeof(std::uint64_t);
+}
+
+Error file_error(const std::string& path) {
+  return io_error(path + ": " + std::strerror(errno));
+}
+
+Status write_all(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return file_error(path);
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+}  // namespace
+
+LearnedCounts::LearnedCounts(std::uint32_t layers, std::uint32_t experts)
+    : layers_(layers),
+      experts_(experts),
+      counts_(std::size_t{layers} * experts, 0.0f),
+      rows_(layers, 0.0),
+      since_(layers, 0.0) {}
+
+void LearnedCounts::pass(std::uint32_t layer, double rows) {
+  rows_[layer] = std::min(kMostRows, rows_[layer] + rows);
+  since_[layer] += rows;
+  if (since_[layer] < kDecayEvery) return;
+  const double keep = std::exp2(-since_[layer] / kHalfLife);
+  since_[layer] = 0;
+  rows_[layer] *= keep;
+  float* const counts = counts_.data() + std::size_t{layer} * experts_;
+  for (std::uint32_t e = 0; e < experts_; ++e) {
+    counts[e] *= static_cast<float>(keep);
+    if (counts[e] < kForgotten) counts[e] = 0;
+  }
+}
+
+void LearnedCounts::add(std::uint32_t layer, std::uint32_t expert, std::uint32_t rows) {
+  counts_[std::size_t{layer} * experts_ + expert] += static_cast<float>(rows);
+}
+
+float LearnedCounts::share(std::uint32_t layer, std::uint32_t expert) const {
+  if (rows_[layer] <= 0) return 0;
+  return std::min(1.0f, counts_[std::size_t{layer} * experts_ + expert] / static_cast<float>(rows_[layer]));
+}
+
+std::vector<std::uint32_t> LearnedCounts::most_wanted() const {
+  std::vector<std::pair<float, std::uint32_t>> wanted;
+  for (std::uint32_t l = 0; l < layers_; ++l)
+    for (std::uint32_t e = 0; e < experts_; ++e)
+      if (const float s = share(l, e); s > 0) wanted.emplace_back(-s, l << 16 | e);
+  std::sort(wanted.begin(), wanted.end());
+  std::vector<std::uint32_t> keys;
+  keys.reserve(wanted.size());
+  for (const auto& [s, key] : wanted) keys.push_back(key);
+  return keys;
+}
+
+std::string LearnedCounts::encode(std::uint64_t model_hash) const {
+  FileHead head{{}, model_hash, layers_, experts_};
+  std::memcpy(head.magic, kMagic, sizeof kMagic);
+  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+  out.append(reinterpret_cast<const char*>(rows_.data()), rows_.size() * sizeof(double));
+  out.append(reinterpret_cast<const char*>(counts_.data()), counts_.size() * sizeof(float));
+  const std::uint64_t sum = XXH3_64bits(out.data(), out.size());
+  return out.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+}
+
+Result<LearnedCounts> LearnedCounts::decode(std::string_view bytes, std::uint64_t model_hash,
+                                            std::uint32_t layers, std::uint32_t experts) {
+  FileHead head;
+  if (bytes.size() < sizeof head) return corrupt("shorter than its head");
+  std::memcpy(&head, bytes.data(), sizeof head);
+  if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
+    return invalid("no file of learned counts, or of another version");
+  if (head.model_hash != model_hash || head.layers != layers || head.experts != experts)
+    return invalid("learned from another model");
+  if (bytes.size() != file_size(layers, experts))
+    return corrupt(std::to_string(bytes.size()) + " bytes instead of " +
+                   std::to_string(file_size(layers, experts)));
+  std::uint64_t sum = 0;
+  const std::size_t body = bytes.size() - sizeof sum;
+  std::memcpy(&sum, bytes.data() + body, sizeof sum);
+  if (XXH3_64bits(bytes.data(), body) != sum) return corrupt("its checksum does not match");
+  LearnedCounts c(layers, experts);
+  std::memcpy(c.rows_.data(), bytes.data() + sizeof head, c.rows_.size() * sizeof(double));
+  std::memcpy(c.counts_.data(), bytes.data() + sizeof head + c.rows_.size() * sizeof(double),
+              c.counts_.size() * sizeof(float));
+  // A checksum is no proof of who wrote it.
+  for (const double r : c.rows_)
+    if (!(r >= 0 && r <= kMostRows)) return corrupt("a number of rows is out of range");
+  for (const float n : c.counts_)
+    if (!(n >= 0 && n <= static_cast<float>(2 * kMostRows))) return corrupt("a count is out of range");
+  return c;
+}
+
+Result<LearnedCounts> LearnedCounts::load(const std::string& path, std::uint64_t model_hash,
+                                          std::uint32_t layers, std::uint32_t experts) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.valid()) return errno == ENOENT ? not_found(path + ": nothing is learned yet") : file_error(path);
+  struct stat s {};
+  if (::fstat(file.get(), &s) != 0) return file_error(path);
+  if (!S_ISREG(s.st_mode)) return invalid(path + ": not a regular file");
+  // One byte more than is right is enough to see that it is wrong.
+  std::string bytes(file_size(layers, experts) + 1, '\0');
+  std::size_t have = 0;
+  while (have < bytes.size()) {
+    const ssize_t n = ::read(file.get(), bytes.data() + have, bytes.size() - have);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return file_error(path);
+    if (n == 0) break;
+    have += static_cast<std::size_t>(n);
+  }
+  auto counts = decode(std::string_view(bytes).substr(0, have), model_hash, layers, experts);
+  if (!counts.ok()) return std::move(counts).error().within(path);
+  return counts;
+}
+
+Status LearnedCounts::save(const std::string& path, std::uint64_t model_hash) const {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  if (error) return io_error(path + ": " + error.message());
+  // A name of its own for each process: two engines on one model must not write into one file.
+  const std::string fresh = path + "." + std::to_string(::getpid()) + ".new";
+  const Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file.valid()) return file_error(fresh);
+  Status written = write_all(file.get(), encode(model_hash), fresh);
+  if (written.ok() && ::rename(fresh.c_str(), path.c_str()) != 0) written = file_error(path);
+  if (!written.ok()) ::unlink(fresh.c_str());
+  return written;
+}
+
+std::string learned_path(std::uint64_t model_hash) {
+  const auto absolute = [](const char* variable) -> std::string {
+    const char* const value = std::getenv(variable);
+    return value != nullptr && value[0] == '/' ? value : "";
+  };
+  std::string base = absolute("XDG_STATE_HOME");
+  if (base.empty()) {
+    base = absolute("HOME");
+    if (base.empty()) return "";
+    base += "/.local/state";
+  }
+  char name[24];
+  std::snprintf(name, sizeof name, "%016llx", static_cast<unsigned long long>(model_hash));
+  return base + "/wisp/learned/" + name;
+}
+
+}  // namespace wisp::loader

@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.hpp"
+
+namespace wisp::loader {
+
+/// How often each expert of one model was chosen, over many runs: what the cache has learned. Decays with
+/// use, never with time. A hint: what a file says changes speed, no byte of an answer.
+class LearnedCounts {
+ public:
+  LearnedCounts(std::uint32_t layers, std::uint32_t experts);
+
+  /// `rows` rows passed `layer`; add() says what they chose.
+  void pass(std::uint32_t layer, double rows);
+  void add(std::uint32_t layer, std::uint32_t expert, std::uint32_t rows);
+
+  /// Decayed rows that passed the layer.
+  double rows(std::uint32_t layer) const { return rows_[layer]; }
+  /// Part of them that chose the expert; 0 where none passed.
+  float share(std::uint32_t layer, std::uint32_t expert) const;
+  /// Keys (layer << 16 | expert) that were ever chosen, most wanted first.
+  std::vector<std::uint32_t> most_wanted() const;
+
+  std::uint32_t layers() const { return layers_; }
+  std::uint32_t experts() const { return experts_; }
+
+  /// The file as bytes: magic, version, model hash, shape, rows, counts, checksum over all before it.
+  std::string encode(std::uint64_t model_hash) const;
+  /// Errors: kCorrupt or kInvalid says what is wrong; whatever the bytes are, nothing worse happens.
+  static Result<LearnedCounts> decode(std::string_view bytes, std::uint64_t model_hash, std::uint32_t layers,
+                                      std::uint32_t experts);
+
+  /// Errors: kNotFound where there is no file; else as decode(), with the file's name.
+  static Result<LearnedCounts> load(const std::string& path, std::uint64_t model_hash, std::uint32_t layers,
+                                    std::uint32_t experts);
+  /// Replaces the file by rename, so that a reader finds the old one or the new one; makes the folder. Not
+  /// flushed to the drive, which a save between two tokens must not wait for: a torn file is found by its
+  /// checksum.
+  /// Errors: kIo names the file.
+  Status save(const std::string& path, std::uint64_t model_hash) const;
+
+ private:
+  std::uint32_t layers_, experts_;
+  std::vector<float> counts_;  // [layers, experts]
+  std::vector<double> rows_;   // [layers]
+  std::vector<double> since_;  // [layers] rows since the last decay
+};
+
+/// Where what is learned of a model is kept: $XDG_STATE_HOME/wisp/learned/<hash>, by default below
+/// ~/.local/state. Empty where neither variable is an absolute path.
+std::string learned_path(std::uint64_t model_hash);
+
+}  // namespace wisp::loader

@@ -1,0 +1,70 @@
+#include "services/loader/trace_recorder.hpp"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace wisp::loader {
+
+namespace {
+constexpr std::size_t kFlushBytes = std::size_t{1} << 16;
+}
+
+Result<std::unique_ptr<TraceRecorder>> TraceRecorder::open(const std::string& path,
+                                                           const trace::TraceModel& model,
+                                                           std::span<const std::uint64_t> expert_bytes) {
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  struct stat s {};
+  if (!file.valid() || ::fstat(file.get(), &s) != 0)
+    return io_error("the routing trace " + path + ": " + std::strerror(errno));
+  std::unique_ptr<TraceRecorder> r(new TraceRecorder(path, std::move(file), expert_bytes));
+  if (s.st_size == 0)
+    r->text_ = trace::describe_model(model, expert_bytes);
+  else
+    r->text_ = "# a new loader: the slots that it found filled are not in this file\n" +
+               std::string(trace::kTouchLine) + "\n";
+  r->flush();
+  return r;
+}
+
+void TraceRecorder::add(std::uint64_t step, std::uint32_t layer, bool decode,
+                        std::span<const ring::TouchMember> set, std::span<const std::uint8_t> resident) {
+  if (!file_.valid()) return;
+  if (layer == layer_) text_.append(trace::kTouchLine) += '\n';
+  layer_ = layer;
+  for (std::size_t i = 0; i < set.size(); ++i) {
+    const trace::RouteLine line{0,
+                                decode,
+                                static_cast<std::uint32_t>(step),
+                                layer,
+                                static_cast<std::uint32_t>(i),
+                                set[i].expert,
+                                0.0f,
+                                resident[i] != 0,
+                                expert_bytes_[layer]};
+    for (std::uint32_t row = 0; row < set[i].rows; ++row) trace::append_line(text_, line);
+  }
+  if (text_.size() >= kFlushBytes) flush();
+}
+
+void TraceRecorder::flush() {
+  if (text_.empty() || !file_.valid()) return;
+  std::size_t done = 0;
+  while (done < text_.size()) {
+    const ssize_t n = ::write(file_.get(), text_.data() + done, text_.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      spdlog::warn("the routing trace {} ends here: {}", path_,
+                   n < 0 ? std::strerror(errno) : "nothing was written");
+      file_.reset();
+      break;
+    }
+    done += static_cast<std::size_t>(n);
+  }
+  text_.clear();
+}
+
+}  // namespace wisp::loader

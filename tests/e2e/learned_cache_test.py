@@ -1,0 +1,84 @@
+"""What the cache learns outlives a run, warms the next one, and changes no byte of an answer."""
+import json
+import os
+import shutil
+import stat
+import unittest
+
+from wisp_e2e import EXPERTS, STRIDE, main, model, run_json, temp, wisp
+
+PROMPT = ",".join(str(7 * i % 4093) for i in range(1, 60))
+FEW = ["--ids", PROMPT, "-n", 24, "--ignore-eos", "--experts-ram", EXPERTS // 2 * STRIDE]
+
+
+def tree(folder):
+    """Every path below `folder` with size and time of change."""
+    out = {}
+    for where, _, files in os.walk(folder):
+        for name in files:
+            s = os.stat(os.path.join(where, name))
+            out[os.path.join(where, name)] = (s.st_size, s.st_mtime_ns)
+    return out
+
+
+class LearnedCache(unittest.TestCase):
+    def setUp(self):
+        self.state = temp("state-" + self.id().rsplit(".", 1)[1])
+        self.env = {"XDG_STATE_HOME": self.state}
+        self.folder = os.path.join(self.state, "wisp", "learned")
+
+    def show(self):
+        return json.loads(wisp("cache", "show", model(), "--json", env=self.env).stdout)
+
+    def test_it_is_kept_shown_and_forgotten(self):
+        self.assertEqual(self.show()["experts_seen"], 0)
+        first = run_json(model(), *FEW, env=self.env)
+        seen = self.show()
+        self.assertGreater(seen["experts_seen"], 0)
+        self.assertEqual(oct(stat.S_IMODE(os.stat(seen["file"]).st_mode)), "0o600")
+        second = run_json(model(), *FEW, env=self.env)
+        self.assertEqual(first["token_ids"], second["token_ids"])
+        self.assertGreater(self.show()["tokens"], seen["tokens"])
+        wisp("cache", "reset", model(), env=self.env)
+        self.assertEqual(tree(self.state), {})
+        self.assertEqual(self.show()["experts_seen"], 0)
+
+    def test_off_means_no_file(self):
+        run_json(model(), *FEW, "--no-learned-cache", env=self.env)
+        self.assertEqual(tree(self.state), {})
+        run_json(model(), *FEW, env=self.env)
+        before = tree(self.state)
+        self.assertEqual(len(before), 1)
+        run_json(model(), *FEW, "--no-learned-cache", env=self.env)
+        run_json(model(), *FEW, "--trace", temp("cold.csv"), env=self.env)
+        self.assertEqual(tree(self.state), before)
+
+    def test_answers_are_the_same_whatever_the_file_says(self):
+        plain = run_json(model(), *FEW, "--no-learned-cache", env=self.env)["token_ids"]
+        run_json(model(), *FEW, env=self.env)
+        file = self.show()["file"]
+        with open(file, "rb") as f:
+            good = f.read()
+        for bad in (b"", good[:-1], good[:40], good + b"x", os.urandom(len(good)), b"WISPLRN9" + good[8:]):
+            with open(file, "wb") as f:
+                f.write(bad)
+            p = wisp("run", model(), *FEW, "--json", env=self.env)
+            self.assertEqual(json.loads(p.stdout.strip().splitlines()[-1])["token_ids"], plain)
+            self.assertIn("is not used", p.stderr)
+            self.assertGreater(self.show()["experts_seen"], 0, "a good one has replaced it")
+
+    def test_a_folder_that_cannot_be_written_is_a_warning(self):
+        plain = run_json(model(), *FEW, "--no-learned-cache", env=self.env)["token_ids"]
+        os.makedirs(self.state)
+        with open(os.path.join(self.state, "wisp"), "w"):
+            pass                                            # a file where the folder should be
+        p = wisp("run", model(), *FEW, "--json", env=self.env)
+        self.assertEqual(json.loads(p.stdout.strip().splitlines()[-1])["token_ids"], plain)
+        self.assertIn("is not kept", p.stderr)
+
+    def tearDown(self):
+        shutil.rmtree(self.state, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

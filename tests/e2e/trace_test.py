@@ -1,0 +1,94 @@
+"""Routing traces: the engine's hits are the simulator's on the trace that the engine recorded, exactly."""
+import json
+import os
+import unittest
+
+from wisp_e2e import EXPERTS, STRIDE, Server, main, model, run_json, temp, wisp
+
+LAYERS_TOP_K = 32                                       # experts that one token touches: 8 layers x top 4
+SLOTS = [8, 9, 20, LAYERS_TOP_K, 50, EXPERTS // 4, EXPERTS // 2, EXPERTS]
+PROMPT = ",".join(str(7 * i % 4093) for i in range(1, 40))
+
+
+def replay(file, slots, policy="default"):
+    return json.loads(wisp("trace", "replay", file, "--slots", slots, "--policy", policy, "--json").stdout)
+
+
+def counted(file):
+    """(accesses, hits) as the loader marked them: distinct experts of each touch."""
+    accesses = hits = 0
+    touch, seen = None, set()
+    with open(file) as f:
+        for line in f:
+            if line.startswith("# touch"):
+                touch = None
+            if line[0] in "#t":
+                continue
+            _, _, _, layer, _, expert, _, resident, _ = line.split(",")
+            if layer != touch:
+                touch, seen = layer, set()
+            if expert not in seen:
+                seen.add(expert)
+                accesses += 1
+                hits += resident == "1"
+    return accesses, hits
+
+
+class Trace(unittest.TestCase):
+    def record(self, slots, *args):
+        file = temp(f"slots-{slots}.csv")
+        p = wisp("trace", "record", model(), "--out", file, "--ids", PROMPT, "-n", 24, "--ignore-eos", "--json",
+                 "--experts-ram", slots * STRIDE, *args)
+        return file, json.loads(p.stdout.strip().splitlines()[-1])
+
+    def test_live_hits_are_the_replayed_ones(self):
+        for slots in SLOTS:
+            for args in ([], ["--prompt-chunk", 7]) if slots in (9, 50) else ([],):
+                with self.subTest(slots=slots, args=args):
+                    file, figures = self.record(slots, *args)
+                    r = replay(file, slots)
+                    live = counted(file)
+                    self.assertEqual((r["accesses"], r["hits"]), live)
+                    self.assertGreater(r["decode_accesses"], 0)
+                    # The last touches may be counted after the answer is out.
+                    if figures["decode_accesses"] == r["decode_accesses"]:
+                        self.assertEqual(figures["decode_hits"], r["decode_hits"])
+                    self.assertGreaterEqual(replay(file, slots, "belady")["hits"], r["hits"])
+
+    def test_never_under_lru_on_its_own_answers(self):
+        for n, prompt in enumerate(["What is an apple?", "Tell me about dogs and cats."]):
+            file = temp(f"answer-{n}.csv")
+            wisp("trace", "record", model(), "--out", file, "-p", prompt, "-n", 120, "--ignore-eos")
+            for slots in [2, 8, 12, 16, 24, 28, LAYERS_TOP_K, 36, 50, 64, 90, 128, 180, 220, EXPERTS]:
+                with self.subTest(prompt=prompt, slots=slots):
+                    self.assertGreaterEqual(replay(file, slots)["hits"], replay(file, slots, "lru")["hits"])
+
+    def test_a_recording_changes_no_token(self):
+        plain = run_json(model(), "--ids", PROMPT, "-n", 8, "--ignore-eos")
+        file = temp("flag.csv")
+        with_trace = run_json(model(), "--ids", PROMPT, "-n", 8, "--ignore-eos", "--trace", file)
+        self.assertEqual(plain["token_ids"], with_trace["token_ids"])
+        self.assertGreater(os.path.getsize(file), 0)
+
+    def test_a_server_records_too(self):
+        file = temp("server.csv")
+        with Server(model(), "--trace", file, "--experts-ram", 40 * STRIDE) as s:
+            for n in range(2):
+                status, _ = s.post("/v1/completions", {"prompt": [5 + n, 6, 7], "max_tokens": 4, "ignore_eos": True})
+                self.assertEqual(status, 200)
+        self.assertGreater(replay(file, 40)["accesses"], 0)
+
+    def test_errors_name_the_place(self):
+        bad = temp("bad.csv")
+        with open(bad, "w") as f:
+            f.write("0,1,0,0,0,1,0.5,0,1\nwrong\n")
+        p = wisp("trace", "replay", bad, "--slots", 4, check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("bad.csv: line 2:", p.stderr)
+        p = wisp("trace", "record", model(), "--out", temp("none") + "/x", "--ids", "1", check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("No such file", p.stderr)
+
+
+if __name__ == "__main__":
+    main()

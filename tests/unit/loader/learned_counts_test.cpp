@@ -1,0 +1,142 @@
+#include "services/loader/learned_counts.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+namespace wisp::loader {
+namespace {
+
+constexpr std::uint64_t kModel = 0x1234;
+
+/// 20 rows over 2 layers of 8: expert 3 of layer 1 most often, 5 of layer 0 next.
+LearnedCounts some() {
+  LearnedCounts c(2, 8);
+  for (int row = 0; row < 20; ++row) {
+    c.pass(0, 1);
+    c.pass(1, 1);
+    c.add(1, 3, 1);
+    if (row % 2 == 0) c.add(0, 5, 1);
+    if (row % 5 == 0) c.add(0, 6, 1);
+  }
+  return c;
+}
+
+class LearnedFile : public testing::Test {
+ protected:
+  LearnedFile() {
+    std::string name = testing::TempDir() + "wisp-learned-XXXXXX";
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  ~LearnedFile() override {
+    ::chmod(folder_.c_str(), 0700);
+    std::filesystem::remove_all(folder_);
+  }
+  std::string folder_;
+};
+
+TEST(LearnedCounts, MostWantedFirst) {
+  const LearnedCounts c = some();
+  EXPECT_EQ(c.most_wanted(), (std::vector<std::uint32_t>{1U << 16 | 3, 5, 6}));
+  EXPECT_FLOAT_EQ(c.share(1, 3), 1.0f);
+  EXPECT_FLOAT_EQ(c.share(0, 5), 0.5f);
+  EXPECT_EQ(c.share(0, 0), 0.0f);
+}
+
+TEST(LearnedCounts, FadeWithUse) {
+  LearnedCounts c = some();
+  const float before = c.share(1, 3);
+  for (int row = 0; row < 4096; ++row) {
+    c.pass(1, 1);
+    c.add(1, 4, 1);
+  }
+  EXPECT_LT(c.share(1, 3), before / 100);
+  EXPECT_GT(c.share(1, 4), 0.9f);
+  EXPECT_EQ(c.share(0, 5), 0.5f) << "what is not used does not fade";
+  for (int row = 0; row < 400000; ++row) c.pass(1, 1);
+  EXPECT_EQ(c.share(1, 3), 0.0f);
+}
+
+TEST_F(LearnedFile, IsReadAsItWasWritten) {
+  const std::string path = folder_ + "/a/b/counts";
+  EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8).error().code, ErrorCode::kNotFound);
+  const LearnedCounts c = some();
+  ASSERT_TRUE(c.save(path, kModel).ok());
+  ASSERT_TRUE(c.save(path, kModel).ok());
+  const auto again = LearnedCounts::load(path, kModel, 2, 8);
+  ASSERT_TRUE(again.ok()) << again.error().text;
+  EXPECT_EQ(again->encode(kModel), c.encode(kModel));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ + "/a/b"), {}), 1) << "no leavings";
+}
+
+TEST_F(LearnedFile, WhatCannotBeWrittenIsAnErrorAndLeavesTheOldFile) {
+  EXPECT_FALSE(some().save("/proc/none/counts", kModel).ok());
+  std::ofstream(folder_ + "/file") << "x";
+  EXPECT_FALSE(some().save(folder_ + "/file/counts", kModel).ok());
+  if (::access("/dev/full", W_OK) == 0) {
+    // A full disk: the new file is /dev/full by way of a link.
+    const std::string path = folder_ + "/counts";
+    ASSERT_TRUE(some().save(path, kModel).ok());
+    ASSERT_EQ(::symlink("/dev/full", (path + "." + std::to_string(::getpid()) + ".new").c_str()), 0);
+    const Status s = LearnedCounts(2, 8).save(path, kModel);
+    ASSERT_FALSE(s.ok());
+    EXPECT_NE(s.error().text.find("No space left"), std::string::npos) << s.error().text;
+    EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8)->encode(kModel), some().encode(kModel));
+  }
+}
+
+TEST_F(LearnedFile, HostileContentsAreIgnored) {
+  const std::string good = some().encode(kModel);
+  ASSERT_TRUE(LearnedCounts::decode(good, kModel, 2, 8).ok());
+  EXPECT_FALSE(LearnedCounts::decode(good, kModel + 1, 2, 8).ok());
+  EXPECT_FALSE(LearnedCounts::decode(good, kModel, 3, 8).ok());
+  EXPECT_FALSE(LearnedCounts::decode(good, kModel, 2, 9).ok());
+  for (std::size_t n = 0; n < good.size(); ++n)
+    EXPECT_FALSE(LearnedCounts::decode(std::string_view(good).substr(0, n), kModel, 2, 8).ok()) << n;
+  for (std::size_t n = 0; n < good.size(); ++n) {
+    std::string bad = good;
+    bad[n] = static_cast<char>(bad[n] ^ 0x40);
+    EXPECT_FALSE(LearnedCounts::decode(bad, kModel, 2, 8).ok()) << n;
+  }
+  // With a checksum that is right: numbers that are none.
+  std::mt19937 random(11);
+  for (int round = 0; round < 2000; ++round) {
+    std::string bad = good.substr(0, good.size() - 8);
+    for (int i = 0; i < 8; ++i)
+      bad[24 + random() % (bad.size() - 24)] = static_cast<char>(random() % 3 == 0 ? 0xff : random());
+    const std::uint64_t sum = XXH3_64bits(bad.data(), bad.size());
+    bad.append(reinterpret_cast<const char*>(&sum), 8);
+    const auto c = LearnedCounts::decode(bad, kModel, 2, 8);
+    if (!c.ok()) continue;
+    for (std::uint32_t l = 0; l < 2; ++l)
+      for (std::uint32_t e = 0; e < 8; ++e) {
+        EXPECT_GE(c->share(l, e), 0.0f);
+        EXPECT_LE(c->share(l, e), 1.0f);
+      }
+  }
+  EXPECT_FALSE(LearnedCounts::load(folder_, kModel, 2, 8).ok());  // a folder
+  ASSERT_EQ(::mkfifo((folder_ + "/fifo").c_str(), 0600), 0);
+  EXPECT_FALSE(LearnedCounts::load(folder_ + "/fifo", kModel, 2, 8).ok());  // does not wait for a writer
+}
+
+TEST(LearnedPath, FollowsTheStateFolder) {
+  ::setenv("XDG_STATE_HOME", "/tmp/state", 1);
+  EXPECT_EQ(learned_path(0xab), "/tmp/state/wisp/learned/00000000000000ab");
+  ::setenv("XDG_STATE_HOME", "relative", 1);
+  ::setenv("HOME", "/home/x", 1);
+  EXPECT_EQ(learned_path(0xab), "/home/x/.local/state/wisp/learned/00000000000000ab");
+  ::unsetenv("XDG_STATE_HOME");
+  ::setenv("HOME", "", 1);
+  EXPECT_EQ(learned_path(0xab), "");
+}
+
+}  // namespace
+}  // namespace wisp::loader
