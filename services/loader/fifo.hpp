@@ -1,4 +1,5 @@
 #pragma once
+#include <bit>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -18,6 +19,10 @@ class Fifo {
   T& front() { return (*this)[0]; }
   const T& front() const { return (*this)[0]; }
 
+  /// Room for `n` elements without another allocation.
+  void reserve(std::size_t n) {
+    if (n > ring_.size()) widen(std::bit_ceil(n));
+  }
   void push_back(T value) {
     grow();
     (*this)[size_++] = std::move(value);
@@ -42,8 +47,10 @@ class Fifo {
 
  private:
   void grow() {
-    if (size_ < ring_.size()) return;
-    std::vector<T> wider(ring_.empty() ? 16 : 2 * ring_.size());
+    if (size_ == ring_.size()) widen(ring_.empty() ? 16 : 2 * ring_.size());
+  }
+  void widen(std::size_t places) {
+    std::vector<T> wider(places);
     for (std::size_t i = 0; i < size_; ++i) wider[i] = std::move((*this)[i]);
     ring_ = std::move(wider);
     first_ = 0;

@@ -39,6 +39,7 @@ ReadQueue::ReadQueue(IoBackend& backend, shm::Desk& counters, std::uint32_t driv
       drives_(std::max(1u, drives)),
       flights_(kMaxReads) {
   for (std::uint32_t i = kMaxReads; i-- > 0;) free_flights_.push_back(i);
+  done_.reserve(kMaxReads * kMostNeighbours);
 }
 
 /// A drive that is behind the others may have as much again waiting; beyond that the slots are better used by
