@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 
+#include "services/cli/bench.hpp"
 #include "services/cli/commands.hpp"
 #include "services/cli/convert.hpp"
 #include "services/cli/eval.hpp"
@@ -35,6 +36,7 @@ int main(int argc, char** argv) {
   wisp::cli::add_stripe(app, exit_code);
   wisp::cli::add_verify(app, exit_code);
   wisp::cli::add_synth(app, exit_code);
+  wisp::cli::add_bench(app, exit_code);
   for (CLI::App* command : app.get_subcommands({}))
     if (command->get_version_ptr() == nullptr) command->set_version_flag("--version", version);
   app.footer("wisp COMMAND --help explains a command. Begin with: wisp convert, wisp run.");

@@ -22,6 +22,9 @@ int run(const model::SynthOptions& options) {
                static_cast<unsigned long long>(report->experts),
                show_bytes(static_cast<double>(report->stride)).c_str(),
                show_bytes(static_cast<double>(report->bytes)).c_str(), report->seconds);
+  if (!options.gguf.empty())
+    std::fprintf(stderr, "%s: the same weights for llama.cpp, %s\n", options.gguf.c_str(),
+                 show_bytes(static_cast<double>(report->gguf_bytes)).c_str());
   return 0;
 }
 
@@ -45,9 +48,15 @@ void add_synth(CLI::App& app, int& exit_code) {
   sub->add_option("--width", o->width, "Intermediate size of an expert");
   sub->add_option("--vocab", o->vocab, "Rows of the embedding");
   sub->add_option("--max-positions", o->max_positions, "Longest context");
-  sub->add_option("--expert-format", o->expert_format, "int4, bf16 or f32")->capture_default_str();
-  sub->add_option("--group", o->group, "Columns to a scale of int4: 32, 64 or 128")->capture_default_str();
+  sub->add_option("--expert-format", o->expert_format, "int4, int8, fp8, mxfp4, bf16 or f32")
+      ->capture_default_str();
+  sub->add_option("--dense-format", o->dense_format,
+                  "Of what is always in memory, routers and norms apart; without it as the family has it");
+  sub->add_option("--group", o->group, "Columns to a scale of int4 and int8: 32, 64 or 128")
+      ->capture_default_str();
   sub->add_option("--seed", o->seed, "The same seed gives the same bytes")->capture_default_str();
+  sub->add_option("--gguf", o->gguf,
+                  "Write the same weights to this file for llama.cpp too (int4 as Q4_0, int8 as Q8_0)");
   sub->add_flag("--force", o->force, "Replace DST if it is a WISP model folder");
   sub->callback([o, &exit_code] { exit_code = run(*o); });
 }

@@ -219,6 +219,40 @@ class Smallest(unittest.TestCase):
         self.assertEqual(len(run_json(folder, "--ids", "1,2,3", "-n", 4, "--ignore-eos")["token_ids"]), 4)
 
 
+class Synth(unittest.TestCase):
+    def test_gguf_lies_beside_the_folder(self):
+        folder = temp("with-gguf")
+        wisp("synth", "--like", "mixtral-8x7b", "--layers", 1, "--experts", 2, "--hidden", 64, "--heads", 2, "--kv-heads", 1,
+             "--width", 32, "--vocab", 64, "--dense-format", "int4", "--out", folder, "--gguf", folder + ".gguf")
+        with open(folder + ".gguf", "rb") as f:
+            magic, version, tensors = struct.unpack("<4sIQ", f.read(16))
+        self.assertEqual((magic, version, tensors), (b"GGUF", 3, 3 + 10))
+        self.assertEqual(len(run_json(folder, "--ids", "1,2,3", "-n", 4, "--ignore-eos")["token_ids"]), 4)
+        p = wisp("synth", "--like", "glm-5.2", "--out", folder + "-glm", "--gguf", folder + ".gguf", check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("--gguf is not available", p.stderr)
+
+
+class Bench(unittest.TestCase):
+    def test_a_case_is_a_line_of_json(self):
+        p = wisp("bench", "kernels", "--quick", "--ring", 1, "--threads", 1, "--filter", "gem./int4-32/fast/768x2048(/4rows)?/1t",
+                 "--json")
+        machine, *cases = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertTrue(machine["kernels"])
+        self.assertEqual([(c["case"], c["unit"]) for c in cases], [("gemv/int4-32/fast/768x2048/1t", "GB/s"),
+                                                                    ("gemm/int4-32/fast/768x2048/4rows/1t", "GMAC/s")])
+        for c in cases:
+            self.assertEqual(c["pairs"], 3)
+            self.assertGreater(c["ratio"]["median"], 0)
+            self.assertLessEqual(c["ratio"]["low"], c["ratio"]["high"])
+
+    def test_wrong_flags_are_named(self):
+        for args, words in ((("--filter", "int5"), "matches no case"), (("--threads", "4096"), "4096 threads")):
+            p = wisp("bench", "kernels", *args, "--ring", 1, check=False)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn(words, p.stderr)
+
+
 class Eval(unittest.TestCase):
     def eval(self, folder, *args):
         return json.loads(wisp("eval", folder, *args, "--json").stdout)

@@ -102,14 +102,14 @@ TEST(Synth, ShapesAndRefusals) {
   o.like = "gpt-5";
   expect_error(synth(o, {}), {"gpt-5", "pocket"});
   o = small(temp.path("x"));
-  o.expert_format = "fp8";
-  expect_error(synth(o, {}), {"fp8"});
+  o.expert_format = "int4_zero";
+  expect_error(synth(o, {}), {"int4_zero"});
   o = small(temp.path("x"));
   o.group = 48;
   expect_error(synth(o, {}), {"group of the expert"});
   o = small(temp.path("x"));
   o.top_k = 7;
-  expect_error(synth(o, {}), {"top_k is 7"});
+  expect_error(synth(o, {}), {"num_experts_per_tok", "7"});
   o = small(temp.path("x"));
   o.like = "pocket";
   o.expert_format = "bf16";

@@ -1,0 +1,11 @@
+#pragma once
+#include <CLI/CLI.hpp>
+
+namespace wisp::cli {
+
+/// `wisp bench kernels`: what the kernels reach on this machine, beside what it allows.
+/// Adds the subcommand; its callback stores the exit code (0, or 1 after a message on stderr) in `exit_code`,
+/// which must outlive the parse.
+void add_bench(CLI::App& app, int& exit_code);
+
+}  // namespace wisp::cli
