@@ -42,16 +42,16 @@ def main():
                 with open(os.path.join(throttle.path, "blkio.throttle.read_bps_device"), "w") as f:
                     f.write(f"{drive.number} {rate}")
 
-            def rate_of(*what):
-                out = subprocess.run([wisp, "bench", "stream", *what, "--pairs", "1", "--turn", "64M", "--json"], check=True,
+            def rate_of(turn, *what):
+                out = subprocess.run([wisp, "bench", "stream", *what, "--pairs", "1", "--turn", turn, "--json"], check=True,
                                      capture_output=True, text=True, preexec_fn=throttle.enter).stdout
-                return json.loads(out)
+                return json.loads(out.strip().splitlines()[-1])
 
             ratios = []
             for turn in range(a.turns):
-                both = rate_of(model)
+                both = rate_of("256M", model)               # each drive gives about as many bytes as alone
                 size = str(both["extent_bytes"])
-                alone = [rate_of("--size", size, "--dir", d.path, "--bank", "96M")["loader_gb_s"]["median"] for d in drives]
+                alone = [rate_of("128M", "--size", size, "--dir", d.path, "--bank", "96M")["loader_gb_s"]["median"] for d in drives]
                 ratios.append(both["loader_gb_s"]["median"] / sum(alone))
                 print(f"A {alone[0]:.4f}  B {alone[1]:.4f}  both {both['loader_gb_s']['median']:.4f} GB/s  "
                       f"ratio {ratios[-1]:.3f}", flush=True)

@@ -71,6 +71,25 @@ class Folders(unittest.TestCase):
             self.assertEqual((status, text_of(after)), (200, text_of(before)))
 
 
+class Stripes(unittest.TestCase):
+    def test_several_folders_give_the_same_answer(self):
+        folder = copy_of("striped")
+        b, c = temp("stripe-b"), temp("stripe-c")
+        self.assertIn("50.0 %", wisp("stripe", folder, "--to", b, c, "--shares", "2,1,1").stdout)
+        alone = run_json(model(), "-p", "What is an apple?", "--experts-ram", SLOTS)
+        striped = run_json(folder, "-p", "What is an apple?", "--experts-ram", SLOTS)
+        self.assertEqual(striped["token_ids"], alone["token_ids"])
+        self.assertIn("all good", wisp("verify", folder).stdout)
+        os.rename(b, b + "-moved")
+        p = wisp("run", folder, "-p", "What is an apple?", check=False)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn(b, p.stderr)
+        self.assertIn("--at", p.stderr)
+        wisp("stripe", folder, "--at", c, b + "-moved")
+        self.assertEqual(run_json(folder, "-p", "What is an apple?", "--experts-ram", SLOTS)["token_ids"], alone["token_ids"])
+        self.assertIn("alone", wisp("stripe", folder, "--drop").stdout)
+
+
 @unittest.skipUnless(possible(), "needs root, loop devices and a blkio group")
 class Drives(unittest.TestCase):
     def setUp(self):
