@@ -8,8 +8,10 @@
 #include <charconv>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "model/dense_plan.hpp"
+#include "model/extent_lists.hpp"
 #include "model/json.hpp"
 #include "model/limits.hpp"
 #include "model/spec_json.hpp"
@@ -103,38 +105,53 @@ Status parse_dense(const Fields& f, Manifest& m) {
   return {};
 }
 
-Status parse_extents(const Fields& f, std::uint32_t layer, Manifest& m, LayerExperts& out) {
+/// The list as a general parser reads it: for those that people have edited, and for telling what is wrong.
+Result<std::vector<ExpertExtent>> parse_extent_list(const Fields& f, std::uint32_t layer) {
+  WISP_ASSIGN(const Json* list, f.array("extents"));
+  std::vector<ExpertExtent> out;
+  for (const Json& v : *list) {
+    const std::string who =
+        f.where() + ": layer " + std::to_string(layer) + " expert " + std::to_string(out.size());
+    if (!v.is_array() || v.size() != 2 || !v[0].is_number_unsigned())
+      return invalid(who + ": is not [offset, checksum]");
+    ExpertExtent x;
+    x.offset = v[0].get<std::uint64_t>();
+    WISP_ASSIGN(x.checksum, parse_hex(v[1], who));
+    out.push_back(x);
+  }
+  return out;
+}
+
+Status parse_extents(const Fields& f, std::uint32_t layer, Manifest& m, ExtentLists& cut, LayerExperts& out) {
   WISP_ASSIGN(out.file, parse_file_name(f, "file"));
-  WISP_ASSIGN(const Json* extents, f.array("extents"));
-  if (extents->size() != m.spec.router.experts) {
-    return f.wrong("extents", "has " + std::to_string(extents->size()) + " entries, the model " +
+  const Json* v = f.find("extents");
+  if (v != nullptr && v->is_number_unsigned() && v->get<std::uint64_t>() < cut.lists.size()) {
+    out.extents = std::exchange(cut.lists[v->get<std::uint64_t>()], {});
+  } else {
+    WISP_ASSIGN(out.extents, parse_extent_list(f, layer));
+  }
+  if (out.extents.size() != m.spec.router.experts) {
+    return f.wrong("extents", "has " + std::to_string(out.extents.size()) + " entries, the model " +
                                   std::to_string(m.spec.router.experts) + " experts");
   }
   std::vector<std::uint64_t> offsets;
-  for (std::size_t e = 0; e < extents->size(); ++e) {
-    const Json& v = (*extents)[e];
-    const std::string who = f.where() + ": layer " + std::to_string(layer) + " expert " + std::to_string(e);
-    if (!v.is_array() || v.size() != 2 || !v[0].is_number_unsigned()) {
-      return invalid(who + ": is not [offset, checksum]");
-    }
-    ExpertExtent x;
-    x.offset = v[0].get<std::uint64_t>();
+  offsets.reserve(out.extents.size());
+  for (const ExpertExtent& x : out.extents) {
     if (x.offset % kExtentAlign != 0 || x.offset > std::uint64_t{1} << 60) {
-      return invalid(who + ": offset " + std::to_string(x.offset) +
+      return invalid(f.where() + ": layer " + std::to_string(layer) + " expert " +
+                     std::to_string(offsets.size()) + ": offset " + std::to_string(x.offset) +
                      " is not a multiple of 4096 or too large");
     }
-    WISP_ASSIGN(x.checksum, parse_hex(v[1], who));
     offsets.push_back(x.offset);
-    out.extents.push_back(x);
   }
-  std::sort(offsets.begin(), offsets.end());
+  if (!std::is_sorted(offsets.begin(), offsets.end())) std::sort(offsets.begin(), offsets.end());
   for (std::size_t i = 1; i < offsets.size(); ++i) {
     if (offsets[i] - offsets[i - 1] < m.spec.expert.stride) return f.wrong("extents", "overlap");
   }
   return {};
 }
 
-Status parse_experts(const Fields& root, Manifest& m) {
+Status parse_experts(const Fields& root, Manifest& m, ExtentLists& cut) {
   WISP_ASSIGN(const Json* list, root.array("experts"));
   if (list->size() != m.spec.layers.size()) {
     return root.wrong("experts", "has " + std::to_string(list->size()) + " entries, the model " +
@@ -148,7 +165,7 @@ Status parse_experts(const Fields& root, Manifest& m) {
       return root.wrong("experts", "and layers disagree on layer " + std::to_string(i));
     }
     if (v.is_object()) {
-      WISP_TRY(parse_extents(Fields(v, root.where() + ": experts " + std::to_string(i)), i, m, layer));
+      WISP_TRY(parse_extents(Fields(v, root.where() + ": experts " + std::to_string(i)), i, m, cut, layer));
       if (!files.insert(layer.file).second)
         return root.wrong("experts", "names " + printable(layer.file) + " twice");
     }
@@ -214,8 +231,11 @@ Status check_file(const std::string& folder, const std::string& file, std::uint6
 
 std::uint64_t hash_of_weights(const Manifest& m) {
   std::string all = spec_json(m.spec).dump();
+  all.reserve(all.size() + 16 * std::size_t{m.spec.expert_count()} + 64 * m.dense.size());
   const auto add = [&all](std::uint64_t n) {
-    for (unsigned i = 0; i < 8; ++i) all.push_back(static_cast<char>(n >> (8 * i) & 0xff));
+    char bytes[8];
+    for (unsigned i = 0; i < 8; ++i) bytes[i] = static_cast<char>(n >> (8 * i) & 0xff);
+    all.append(bytes, sizeof bytes);
   };
   for (const auto& [name, t] : m.dense) {
     all += name;
@@ -246,8 +266,14 @@ std::string profile_reason(const Manifest& m) {
 }
 
 Result<Manifest> parse_manifest(std::string_view text, std::string_view folder) {
-  WISP_ASSIGN(const Json json, parse_json_object(text, std::string(kFile)));
-  const Fields root(json, std::string(kFile));
+  ExtentLists cut = cut_extent_lists(text);
+  auto json = parse_json_object(cut.rest, std::string(kFile));
+  if (!json.ok()) {  // said of the text as it is: with its own positions
+    cut = {};
+    json = parse_json_object(text, std::string(kFile));
+    if (!json.ok()) return std::move(json).error();
+  }
+  const Fields root(*json, std::string(kFile));
   Manifest m;
   WISP_ASSIGN(m.layout_version, root.u32("layout_version", 0, UINT32_MAX));
   if (m.layout_version != kLayoutVersion) {
@@ -268,7 +294,7 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view folder) 
   WISP_TRY(parse_texts(root, m));
   WISP_ASSIGN(const Fields dense, root.object("dense"));
   WISP_TRY(parse_dense(dense, m));
-  WISP_TRY(parse_experts(root, m));
+  WISP_TRY(parse_experts(root, m, cut));
   const Json* hash = root.find("model_hash");
   WISP_ASSIGN(m.model_hash, parse_hex(hash ? *hash : Json(), std::string(kFile) + ": model_hash"));
   if (m.model_hash != hash_of_weights(m)) {

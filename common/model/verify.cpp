@@ -11,6 +11,7 @@
 
 #include "model/manifest.hpp"
 #include "model/safetensors.hpp"
+#include "model/stripes.hpp"
 
 namespace wisp::model {
 namespace {
@@ -20,16 +21,19 @@ constexpr std::uint64_t kChunk = std::uint64_t{8} << 20;
 
 class Verifier {
  public:
-  Verifier(const std::string& folder, const Manifest& m, const ProgressFn& progress)
+  Verifier(const std::string& folder, const Manifest& m, const std::vector<Stripe>& stripes,
+           const ProgressFn& progress)
       : folder_(folder), progress_(progress), buffer_(kChunk) {
     for (const auto& [name, t] : m.dense) total_ += t.bytes;
     total_ += m.spec.expert.payload * m.spec.expert_count();
+    for (const Stripe& s : stripes) total_ += s.bytes() * m.spec.expert_count();
     for (const auto& [name, t] : m.texts) total_ += t.bytes;
   }
 
   void open(const std::string& file) {
     file_ = file;
-    fd_.reset(::open((folder_ + "/" + file).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    const std::string path = file.starts_with('/') ? file : folder_ + "/" + file;
+    fd_.reset(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     open_error_ = fd_.valid() ? "" : std::strerror(errno);
     struct stat st {};
     if (fd_.valid() && (::fstat(fd_.get(), &st) != 0 || !S_ISREG(st.st_mode)))
@@ -87,7 +91,8 @@ class Verifier {
 Result<VerifyReport> verify(const std::string& folder, const ProgressFn& progress) {
   const auto start = std::chrono::steady_clock::now();
   WISP_ASSIGN(const Manifest m, load_manifest(folder));
-  Verifier v(folder, m, progress);
+  WISP_ASSIGN(const std::vector<Stripe> stripes, load_stripes(folder, m));
+  Verifier v(folder, m, stripes, progress);
   v.open(m.dense_file);
   for (const auto& [name, t] : m.dense) {
     v.check("dense tensor " + name, m.dense_file_offset + t.offset, t.bytes, t.checksum);
@@ -102,6 +107,16 @@ Result<VerifyReport> verify(const std::string& folder, const ProgressFn& progres
       v.check(what, experts.extents[e].offset, m.spec.expert.payload, experts.extents[e].checksum);
       ++v.report.experts;
     }
+  }
+  for (const Stripe& s : stripes) {
+    for (std::size_t layer = 0; layer < s.files.size(); ++layer) {
+      if (s.files[layer].empty()) continue;
+      v.open(s.folder + "/" + s.files[layer]);
+      for (std::uint32_t e = 0; e < s.checksums[layer].size(); ++e)
+        v.check("stripe of layer " + std::to_string(layer) + " expert " + std::to_string(e), s.offset_of(e),
+                s.bytes(), s.checksums[layer][e]);
+    }
+    ++v.report.stripes;
   }
   for (const auto& [name, t] : m.texts) {
     v.open(name);

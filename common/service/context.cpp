@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <ctime>
+#include <span>
 
 #include "base/pause.hpp"
 #include "proto/codec.hpp"
@@ -21,7 +23,7 @@ constexpr int kGiveUpStatus = 125;
 
 /// Waits for any of `fds` until `deadline` of CLOCK_MONOTONIC (~0 = none). Signals, also a debugger's, wake
 /// nobody.
-void poll_until(std::vector<pollfd>& fds, std::uint64_t deadline) {
+void poll_until(std::span<pollfd> fds, std::uint64_t deadline) {
   for (;;) {
     timespec left{};
     timespec* timeout = nullptr;
@@ -121,17 +123,18 @@ std::array<int, 3> StageContext::wake_fds() const {
 void StageContext::sleep(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready,
                          std::vector<pollfd>* extra, std::uint64_t timeout_ns) {
   const std::uint64_t deadline = timeout_ns == ~0ULL ? ~0ULL : shm::monotonic_now() + timeout_ns;
-  std::vector<pollfd>& fds = waits_;
-  fds.clear();
-  for (int fd : wake_fds()) fds.push_back({fd, POLLIN, 0});
-  if (extra != nullptr) {
-    for (pollfd& p : *extra) p.revents = 0;
-    fds.insert(fds.end(), extra->begin(), extra->end());
-  }
+  // On the stack: a stage sleeps many times a token.
+  constexpr std::size_t kOwn = 3, kMostExtra = 13;
+  std::array<pollfd, kOwn + kMostExtra> fds{};
+  std::size_t count = 0;
+  for (int fd : wake_fds()) fds[count++] = {fd, POLLIN, 0};
+  WISP_CHECK(count == kOwn && (extra == nullptr || extra->size() <= kMostExtra));
+  if (extra != nullptr)
+    for (const pollfd& p : *extra) fds[count++] = {p.fd, p.events, 0};
   begin_park(why, detail);
-  if (!ready()) poll_until(fds, deadline);
+  if (!ready()) poll_until(std::span(fds).first(count), deadline);
   end_park();
-  if (extra != nullptr) std::copy(fds.begin() + 3, fds.end(), extra->begin());
+  if (extra != nullptr) std::copy_n(fds.begin() + kOwn, extra->size(), extra->begin());
   if (fds[1].revents != 0 || fds[2].revents != 0) poll_control();
 }
 

@@ -104,7 +104,6 @@ class StageContext {
   shm::StageId id_;
   std::uint32_t epoch_;
   detail::Armed armed_;
-  std::vector<pollfd> waits_;  ///< of sleep(), kept so that it allocates once
 };
 
 /// A stage: a library with poll(). A process is a short main that hosts one or several.

@@ -9,6 +9,7 @@
 #include "services/cli/convert.hpp"
 #include "services/cli/eval.hpp"
 #include "services/cli/inspect.hpp"
+#include "services/cli/stripe.hpp"
 #include "services/cli/synth.hpp"
 #include "services/cli/trace.hpp"
 #include "services/cli/verify.hpp"
@@ -34,6 +35,7 @@ int main(int argc, char** argv) {
   wisp::cli::add_convert(app, exit_code);
   wisp::cli::add_inspect(app, exit_code);
   wisp::cli::add_eval(app, exit_code);
+  wisp::cli::add_stripe(app, exit_code);
   wisp::cli::add_verify(app, exit_code);
   wisp::cli::add_synth(app, exit_code);
   wisp::cli::add_bench(app, exit_code);

@@ -12,6 +12,7 @@
 
 #include "base/fd.hpp"
 #include "model/convert.hpp"
+#include "model/stripes.hpp"
 #include "services/cli/model_progress.hpp"
 #include "services/loader/learned_counts.hpp"
 #include "services/loader/loader_stage.hpp"
@@ -154,6 +155,7 @@ Status begin_trace(const std::string& file) {
 Result<OpenModel> open_model(const std::string& folder) {
   if (!model::is_wisp_folder(folder) && model::is_hf_folder(folder)) return not_converted(folder);
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(folder));
+  WISP_TRY(model::load_stripes(folder, manifest));  // refused here rather than by a process behind
   std::error_code error;
   const bool tokenizer = fs::exists(fs::path(folder) / "tokenizer.json", error) ||
                          fs::exists(fs::path(folder) / "tiktoken.model", error);

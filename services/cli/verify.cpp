@@ -31,6 +31,8 @@ int run(const std::string& folder) {
               static_cast<unsigned long long>(report->dense_tensors),
               static_cast<unsigned long long>(report->texts),
               show_bytes(static_cast<double>(report->bytes)).c_str(), report->seconds);
+  if (report->stripes != 0)
+    std::printf("%llu stripes with it: ", static_cast<unsigned long long>(report->stripes));
   if (report->bad_count == 0)
     std::puts("all good");
   else
@@ -41,7 +43,8 @@ int run(const std::string& folder) {
 }  // namespace
 
 void add_verify(CLI::App& app, int& exit_code) {
-  CLI::App* sub = app.add_subcommand("verify", "Check every weight and every text of a model folder");
+  CLI::App* sub =
+      app.add_subcommand("verify", "Check every weight and every text of a model folder, and its stripes");
   const auto folder = std::make_shared<std::string>();
   sub->add_option("MODEL", *folder, "The model folder")->required();
   sub->callback([folder, &exit_code] { exit_code = run(*folder); });

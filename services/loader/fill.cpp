@@ -46,7 +46,26 @@ void LoaderStage::begin_fill(std::uint32_t slot, std::uint32_t key, bool needed)
   service::crash_point(CrashPoint::kFillingStored);
   const std::uint32_t layer = ring::layer_of(key);
   const model::ExpertExtent& extent = manifest_.experts[layer].extents[ring::expert_of(key)];
-  queue_->add({&files_[layer_file_[layer]], extent.offset, dir_->stride, slab_ + slot * dir_->stride, slot});
+  std::byte* const to = slab_ + slot * dir_->stride;
+  const std::uint64_t here = stripes_.empty() ? dir_->stride : stripes_.front().begin;
+  parts_.assign(1, {&files_[layer_file_[layer]], extent.offset, here, to, slot});
+  for (std::size_t i = 0; i < stripes_.size(); ++i) {
+    const model::Stripe& stripe = stripes_[i];
+    parts_.push_back({&files_[stripe_file_[layer * stripes_.size() + i]],
+                      stripe.offset_of(ring::expert_of(key)), stripe.bytes(), to + stripe.begin, slot});
+  }
+  queue_->add(parts_);
+}
+
+/// The files and places that an expert was read from, for people.
+std::string LoaderStage::where_is(std::uint32_t key) const {
+  const std::uint32_t layer = ring::layer_of(key);
+  std::string text = files_[layer_file_[layer]].path + ", offset " +
+                     std::to_string(manifest_.experts[layer].extents[ring::expert_of(key)].offset);
+  for (std::size_t i = 0; i < stripes_.size(); ++i)
+    text += ", and its stripe in " + files_[stripe_file_[layer * stripes_.size() + i]].path + ", offset " +
+            std::to_string(stripes_[i].offset_of(ring::expert_of(key)));
+  return text;
 }
 
 /// All reads of the slot are over: READY and the answer, or FREE and the reason.
@@ -58,8 +77,7 @@ void LoaderStage::finish_fill(std::uint32_t slot, std::optional<Error> error) {
     const auto& extent = manifest_.experts[ring::layer_of(s.key)].extents[ring::expert_of(s.key)];
     if (XXH3_64bits(slab_ + slot * dir_->stride, payload) != extent.checksum) {
       ctx_.desk()->add(Counter::kChecksumFailures);
-      error = corrupt(files_[layer_file_[ring::layer_of(s.key)]].path + ", offset " +
-                      std::to_string(extent.offset) + ", " + std::to_string(payload) +
+      error = corrupt(where_is(s.key) + ", " + std::to_string(payload) +
                       " bytes: they do not match their checksum");
     }
   }

@@ -1,4 +1,6 @@
 #pragma once
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,6 +21,8 @@ struct Read {
   std::uint32_t bytes = 0;
   std::byte* destination = nullptr;
   std::uint64_t tag = 0;  ///< comes back with the completion
+  /// Where the bytes go instead, one place after the other, if not empty. They stay until the completion.
+  std::span<const iovec> places = {};
 };
 
 /// The end of one read: bytes that arrived (0 = end of file), or -errno. Nothing is retried below this
@@ -50,7 +54,7 @@ class IoBackend {
   virtual int poll_fd() const = 0;
 };
 
-inline constexpr std::uint32_t kMaxReads = 32;  ///< in flight, over all backends
+inline constexpr std::uint32_t kMaxReads = 64;  ///< in flight, over all drives
 
 /// What a backend needs to know of the loader. `tombstone` moves into the backend; -1 where nobody listens
 /// (tests).
@@ -61,6 +65,8 @@ struct BackendSetup {
   std::uint64_t stride = 0;
   const slab::SlabDir* slab_dir = nullptr;
   std::uint32_t epoch = 0;
+  std::uint32_t drives = 1;
+  bool registered = true;  ///< io_uring: try registered buffers
 };
 
 /// The backend that `setup.io` names; `auto` is io_uring, or the pread threads where the kernel refuses it

@@ -2,10 +2,10 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 
 #include "services/loader/loader_stage.hpp"
 
@@ -34,7 +34,8 @@ Result<std::unique_ptr<service::Stage>> make_loader(StageContext& ctx) {
 Result<std::unique_ptr<LoaderStage>> LoaderStage::make(StageContext& ctx, LoaderParts parts) {
   auto manifest = model::load_manifest(ctx.plan().options.model);
   if (!manifest.ok()) return std::move(manifest).error();
-  std::unique_ptr<LoaderStage> stage(new LoaderStage(ctx, std::move(*manifest)));
+  WISP_ASSIGN(auto stripes, model::load_stripes(ctx.plan().options.model, *manifest));
+  std::unique_ptr<LoaderStage> stage(new LoaderStage(ctx, std::move(*manifest), std::move(stripes)));
   WISP_TRY(stage->check_plan());
   WISP_TRY(stage->open_files());
   WISP_TRY(stage->open_trace());
@@ -42,9 +43,10 @@ Result<std::unique_ptr<LoaderStage>> LoaderStage::make(StageContext& ctx, Loader
   return stage;
 }
 
-LoaderStage::LoaderStage(StageContext& ctx, model::Manifest manifest)
+LoaderStage::LoaderStage(StageContext& ctx, model::Manifest manifest, std::vector<model::Stripe> stripes)
     : ctx_(ctx),
       manifest_(std::move(manifest)),
+      stripes_(std::move(stripes)),
       dir_(ctx.at().slab_dir),
       slab_(ctx.at().slab),
       policy_({dir_->slots, dir_->layers, dir_->experts, std::max(1u, manifest_.spec.router.top_k)}),
@@ -72,18 +74,35 @@ Status LoaderStage::check_plan() const {
   return {};
 }
 
+/// Opens a file of the model and finds out on which drive it lies. Returns its index in files_.
+Result<std::uint32_t> LoaderStage::open_file(const std::string& path) {
+  WISP_ASSIGN(ModelFile file, open_model_file(path));
+  struct stat st {};
+  const std::uint64_t device = ::fstat(file.fd.get(), &st) == 0 ? st.st_dev : 0;
+  const auto known = std::find(drives_.begin(), drives_.end(), device);
+  file.drive = static_cast<std::uint32_t>(known - drives_.begin());
+  if (known == drives_.end()) drives_.push_back(device);
+  files_.push_back(std::move(file));
+  return static_cast<std::uint32_t>(files_.size() - 1);
+}
+
 Status LoaderStage::open_files() {
-  std::map<std::string, std::uint32_t> known;
+  const std::string& folder = ctx_.plan().options.model;
   layer_file_.assign(manifest_.experts.size(), 0);
+  stripe_file_.assign(manifest_.experts.size() * stripes_.size(), 0);
   for (std::size_t l = 0; l < manifest_.experts.size(); ++l) {
-    const std::string& name = manifest_.experts[l].file;
-    if (name.empty()) continue;
-    const auto [it, fresh] = known.try_emplace(name, static_cast<std::uint32_t>(files_.size()));
-    layer_file_[l] = it->second;
-    if (!fresh) continue;
-    WISP_ASSIGN(ModelFile file, open_model_file(folder_path(ctx_.plan(), name)));
-    files_.push_back(std::move(file));
+    if (manifest_.experts[l].file.empty()) continue;
+    WISP_ASSIGN(layer_file_[l], open_file(folder + "/" + manifest_.experts[l].file));
+    for (std::size_t s = 0; s < stripes_.size(); ++s) {
+      WISP_ASSIGN(stripe_file_[l * stripes_.size() + s],
+                  open_file(stripes_[s].folder + "/" + stripes_[s].files[l]));
+    }
   }
+  if (stripes_.empty()) return {};
+  spdlog::info("experts are read from {} folders on {} drives", stripes_.size() + 1, drives_.size());
+  if (drives_.size() == 1)
+    spdlog::warn("all stripes of {} lie on one drive: nothing is gained; wisp stripe {} --drop", folder,
+                 folder);
   return {};
 }
 
@@ -110,11 +129,17 @@ Status LoaderStage::start(LoaderParts parts) {
   }
   backend_ = std::move(parts.backend);
   if (!backend_) {
-    BackendSetup setup{
-        ctx_.plan().options.io, std::move(parts.tombstone), slab, dir_->stride, dir_, ctx_.epoch()};
+    BackendSetup setup{ctx_.plan().options.io,
+                       std::move(parts.tombstone),
+                       slab,
+                       dir_->stride,
+                       dir_,
+                       ctx_.epoch(),
+                       drives(),
+                       true};
     WISP_ASSIGN(backend_, make_backend(std::move(setup)));
   }
-  queue_.emplace(*backend_, *ctx_.desk());
+  queue_.emplace(*backend_, *ctx_.desk(), drives());
   rebuild();
   begin_learning();
   lock_.add(dense);

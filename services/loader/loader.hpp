@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "model/manifest.hpp"
+#include "model/stripes.hpp"
 #include "ring/messages.hpp"
 #include "service/stage.hpp"
 #include "services/loader/cache_policy.hpp"
@@ -66,15 +68,20 @@ class LoaderStage : public service::Stage {
   enum class Blocked : std::uint8_t { kNo, kByFills, kByDraining, kByLease, kByOthers };
   enum class Reader : std::uint8_t { kNone, kCompute, kOther };
 
-  LoaderStage(service::StageContext& ctx, model::Manifest manifest);
+  LoaderStage(service::StageContext& ctx, model::Manifest manifest, std::vector<model::Stripe> stripes);
 
   // loader.cpp
   Status check_plan() const;
   Status open_files();
   Status open_trace();
+  Result<std::uint32_t> open_file(const std::string& path);
+  std::string where_is(std::uint32_t key) const;
   Status start(LoaderParts parts);
   bool step_dense();
   bool step_done();
+  std::uint32_t drives() const {
+    return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(drives_.size()));
+  }
   slab::SlotEntry& entry(std::uint32_t slot) { return dir_->entries()[slot]; }
   shm::LoaderBoard* board() { return shm::extra_of<shm::LoaderBoard>(ctx_.desk()); }
   void store_word(std::uint32_t slot, slab::SlotState state);
@@ -124,15 +131,19 @@ class LoaderStage : public service::Stage {
 
   service::StageContext& ctx_;
   const model::Manifest manifest_;
+  const std::vector<model::Stripe> stripes_;
   slab::SlabDir* const dir_;
   std::byte* const slab_;
   CachePolicy policy_;
   ring::Consumer input_;
   ring::Producer output_;
-  std::vector<ModelFile> files_;           // one per distinct name
-  std::vector<std::uint32_t> layer_file_;  // [layers], index into files_
-  std::optional<DenseLoad> dense_;         // until `dense` is filled
-  std::unique_ptr<IoBackend> backend_;     // ends after the queue, before the files
+  std::vector<ModelFile> files_;            // one per distinct path
+  std::vector<std::uint32_t> layer_file_;   // [layers], index into files_
+  std::vector<std::uint32_t> stripe_file_;  // [layers * stripes], likewise
+  std::vector<std::uint64_t> drives_;       // device numbers; ModelFile::drive is an index into it
+  std::vector<Extent> parts_;               // scratch of begin_fill()
+  std::optional<DenseLoad> dense_;          // until `dense` is filled
+  std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   MemoryLock lock_;
   std::optional<LearnedCounts> learned_;  // none where it is off

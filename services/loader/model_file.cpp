@@ -25,7 +25,7 @@ bool direct_reads_work(int fd) {
 }  // namespace
 
 Result<ModelFile> open_model_file(const std::string& path) {
-  ModelFile file{path, Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT)), true};
+  ModelFile file{path, Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT)), true, 0};
   int refused = errno;
   if (file.fd.valid() && !direct_reads_work(file.fd.get())) {
     file.fd.reset();

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "base/fd.hpp"
@@ -12,6 +13,7 @@ struct ModelFile {
   std::string path;
   Fd fd;
   bool direct = false;
+  std::uint32_t drive = 0;  ///< which of the run's drives it lies on: each has a queue of its own
 };
 
 /// Opens `path`, with O_DIRECT where the file system takes it; says in the log where it does not. Errors:

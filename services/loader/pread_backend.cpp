@@ -6,19 +6,19 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <mutex>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "services/loader/fifo.hpp"
 #include "services/loader/io_backend.hpp"
 
 namespace wisp::loader {
 
 namespace {
 
-constexpr unsigned kThreads = 4;
+constexpr unsigned kThreads = 4;  // for a drive
 
 /// Blocking reads on a few threads. The tombstone simply stays open: the process is not reaped, and its
 /// descriptors not closed, before the last thread has left its read.
@@ -37,7 +37,7 @@ class PreadBackend : public IoBackend {
     done_fd_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!done_fd_.valid())
       return io_error(std::string("eventfd for the read threads: ") + std::strerror(errno));
-    WISP_TRY(start_threads());
+    WISP_TRY(start_threads(kThreads * std::clamp(setup.drives, 1u, 4u)));
     tombstone_ = std::move(setup.tombstone);
     return {};
   }
@@ -75,14 +75,14 @@ class PreadBackend : public IoBackend {
   int poll_fd() const override { return done_fd_.get(); }
 
  private:
-  Status start_threads() {
+  Status start_threads(unsigned count) {
     // Signals belong to the stage's thread: a worker must not run handlers of a host that knows nothing of
     // it.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
-      for (unsigned i = 0; i < kThreads; ++i) threads_.emplace_back([this] { work(); });
+      for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& e) {
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
       if (threads_.size() < 2) return io_error(std::string("threads for reading: ") + e.what());
@@ -90,6 +90,12 @@ class PreadBackend : public IoBackend {
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return {};
+  }
+
+  static ssize_t read(const Read& r) {
+    const auto at = static_cast<off_t>(r.offset);
+    if (r.places.empty()) return ::pread(r.fd, r.destination, r.bytes, at);
+    return ::preadv(r.fd, r.places.data(), static_cast<int>(r.places.size()), at);
   }
 
   void work() {
@@ -103,7 +109,7 @@ class PreadBackend : public IoBackend {
         todo_.pop_front();
       }
       ssize_t n;
-      do n = ::pread(r.fd, r.destination, r.bytes, static_cast<off_t>(r.offset));
+      do n = read(r);
       while (n < 0 && errno == EINTR);
       const std::int64_t result = n < 0 ? -errno : n;
       {
@@ -120,7 +126,7 @@ class PreadBackend : public IoBackend {
   Fd done_fd_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Read> todo_;
+  Fifo<Read> todo_;
   std::vector<Completion> done_;
   std::atomic<std::size_t> done_count_{0};
   std::uint32_t taken_ = 0;

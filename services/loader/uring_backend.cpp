@@ -12,7 +12,7 @@ namespace wisp::loader {
 
 namespace {
 
-constexpr unsigned kEntries = 64;
+constexpr unsigned kEntries = kMaxReads;
 constexpr std::uint64_t kMaxBuffer = std::uint64_t{1} << 30;  // the kernel's limit for one registered buffer
 // Pinning costs about 50 ms per GiB at each start, and reads of a MiB and more gain nothing that could be
 // measured: a large slab is better off with a fast restart.
@@ -56,7 +56,9 @@ class UringBackend : public IoBackend {
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     if (sqe == nullptr) return false;
     const int buffer = buffer_of(r);
-    if (buffer >= 0)
+    if (!r.places.empty())
+      io_uring_prep_readv(sqe, r.fd, r.places.data(), static_cast<unsigned>(r.places.size()), r.offset);
+    else if (buffer >= 0)
       io_uring_prep_read_fixed(sqe, r.fd, r.destination, r.bytes, r.offset, buffer);
     else
       io_uring_prep_read(sqe, r.fd, r.destination, r.bytes, r.offset);
@@ -93,7 +95,7 @@ class UringBackend : public IoBackend {
  private:
   void register_slab(const BackendSetup& setup) {
     const std::uint64_t bytes = setup.slab.size();
-    if (bytes == 0 || setup.stride == 0 || setup.stride > kMaxBuffer) return;
+    if (!setup.registered || bytes == 0 || setup.stride == 0 || setup.stride > kMaxBuffer) return;
     rlimit limit{};
     getrlimit(RLIMIT_MEMLOCK, &limit);
     if (bytes > kMaxRegistered) {
@@ -107,8 +109,11 @@ class UringBackend : public IoBackend {
       buffers.push_back({setup.slab.data() + at, std::min(chunk, bytes - at)});
     const int rc = io_uring_register_buffers(&ring_, buffers.data(), static_cast<unsigned>(buffers.size()));
     if (rc < 0) {
-      spdlog::info("slab of {} bytes is read into without registered buffers: {}, RLIMIT_MEMLOCK is {}",
-                   bytes, std::strerror(-rc), limit_text(limit.rlim_cur));
+      spdlog::info(
+          "slab of {} bytes is read into without registered buffers: {}; RLIMIT_MEMLOCK is {}, as much as "
+          "the "
+          "slab is needed: `ulimit -l {}`, LimitMEMLOCK={} in a systemd unit, or CAP_IPC_LOCK",
+          bytes, std::strerror(-rc), limit_text(limit.rlim_cur), bytes / 1024 + 64, bytes + (64u << 10));
       return;
     }
     slab_ = setup.slab;

@@ -7,8 +7,11 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <random>
+#include <utility>
 
 #include "fault_backend.hpp"
 #include "rig.hpp"
@@ -53,7 +56,8 @@ class IoTest : public testing::TestWithParam<std::string> {
 
   /// The backend of this parameter under a FaultBackend, or nullptr where the kernel refuses io_uring.
   std::unique_ptr<FaultBackend> backend(Fd tombstone = {}) {
-    BackendSetup setup{GetParam(), std::move(tombstone), {memory_.data, memory_.bytes}, 65536, nullptr, 1};
+    BackendSetup setup{GetParam(), std::move(tombstone), {memory_.data, memory_.bytes}, 65536, nullptr, 1, 1,
+                       true};
     auto made = GetParam() == "uring" ? make_uring_backend(setup) : make_pread_backend(setup);
     if (!made.ok()) return nullptr;
     return std::make_unique<FaultBackend>(std::move(*made));
@@ -223,6 +227,137 @@ TEST_P(IoTest, TombstoneHangsUpAfterAKill) {
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   EXPECT_EQ(::poll(&p, 1, 20'000), 1);
   EXPECT_NE(p.revents & POLLHUP, 0);
+}
+
+TEST_P(IoTest, NeighboursAreReadAsOne) {
+  auto b = backend();
+  NEED_BACKEND(b);
+  ReadQueue queue(*b, desk());
+  // In no order, and to places apart: what counts is where they lie on the drive.
+  const std::uint64_t at[] = {3, 1, 9, 2, 0};
+  for (const std::uint64_t n : at) queue.add({&file_, n * 65536, 65536, memory_.data + (10 - n) * 65536, n});
+  for (const auto& d : run(queue, std::size(at), *b)) EXPECT_FALSE(d.error) << d.error->text;
+  // 3; 1 2; 9; 0 as they stand at the front: the front piece leads, and takes along what follows it.
+  EXPECT_EQ(b->submitted, 4u);
+  for (const std::uint64_t n : at)
+    for (std::uint64_t i = 0; i < 65536; i += 4093)
+      ASSERT_EQ(memory_.data[(10 - n) * 65536 + i], pattern(n * 65536 + i)) << n;
+}
+
+TEST_P(IoTest, AReadOfSeveralBlamesOnlyTheBadOne) {
+  auto b = backend();
+  NEED_BACKEND(b);
+  ReadQueue queue(*b, desk());
+  b->spoil = [](const Read& r, std::int64_t n) -> std::int64_t {
+    return r.offset <= 2 * 65536 && r.offset + r.bytes > 2 * 65536 ? -EIO : n;
+  };
+  for (std::uint64_t n = 0; n < 4; ++n) queue.add({&file_, n * 65536, 65536, memory_.data + n * 65536, n});
+  for (const auto& d : run(queue, 4, *b)) EXPECT_EQ(d.error.has_value(), d.tag == 2);
+  expect_bytes(0, 131072);
+  expect_bytes(3 * 65536, 65536);
+  EXPECT_TRUE(queue.idle());
+}
+
+TEST_P(IoTest, AShortReadOfSeveralKeepsWhatArrived) {
+  auto b = backend();
+  NEED_BACKEND(b);
+  ReadQueue queue(*b, desk());
+  bool once = true;
+  b->spoil = [&](const Read& r, std::int64_t n) -> std::int64_t {
+    if (r.places.empty() || !std::exchange(once, false)) return n;
+    // What lies behind did not come: gone, to show that it is asked for again.
+    std::memset(r.places[2].iov_base, 0, r.places[2].iov_len);
+    return 2 * 65536;
+  };
+  for (std::uint64_t n = 0; n < 3; ++n) queue.add({&file_, n * 65536, 65536, memory_.data + n * 65536, n});
+  for (const auto& d : run(queue, 3, *b)) EXPECT_FALSE(d.error);
+  EXPECT_FALSE(once);
+  EXPECT_EQ(desk().get(stats::Counter::kReadRetries), 1u);
+  EXPECT_EQ(desk().get(stats::Counter::kDeviceBytesRead), 4u * 65536);
+  expect_bytes(0, 3 * 65536);
+}
+
+TEST_P(IoTest, DemandGoesBeforeIdleReads) {
+  auto b = backend();
+  NEED_BACKEND(b);
+  ReadQueue queue(*b, desk());
+  b->hold = true;
+  for (std::uint64_t n = 0; n < 4; ++n)
+    queue.add({&file_, n * 2 * kMiB, kMiB, memory_.data + n * 2 * kMiB, n, Urgency::kIdle});
+  queue.pump();
+  ASSERT_EQ(b->held.size(), 1u) << "little at a time";
+  EXPECT_TRUE(queue.has_room()) << "idle reads take no room from demand";
+  queue.add({&file_, 9 * kMiB, 65536, memory_.data + 9 * kMiB, 9});
+  queue.promote(3);
+  queue.pump();
+  ASSERT_EQ(b->held.size(), 3u);
+  EXPECT_EQ(b->held[1].offset, 9 * kMiB);
+  EXPECT_EQ(b->held[2].offset, 6 * kMiB) << "what was promoted comes behind the demand there was";
+  queue.cancel_idle();
+  b->release();
+  std::vector<std::uint64_t> gone;
+  for (const auto& d : run(queue, 5, *b))
+    if (d.error) gone.push_back(d.tag);
+  EXPECT_EQ(gone, (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_TRUE(queue.idle());
+  expect_bytes(9 * kMiB, 65536);
+  expect_bytes(6 * kMiB, kMiB);
+}
+
+TEST_P(IoTest, EachDriveHasItsOwnDepth) {
+  auto b = backend();
+  NEED_BACKEND(b);
+  ReadQueue queue(*b, desk(), 2);
+  auto other = open_model_file(path());
+  ASSERT_TRUE(other.ok());
+  other->drive = 1;
+  b->hold = true;
+  // Extents in two stripes: the first half here, the second there.
+  for (std::uint64_t n = 0; n < 3; ++n) {
+    const Extent parts[] = {
+        {&file_, n * 4 * kMiB, 2 * kMiB, memory_.data + n * 4 * kMiB, n},
+        {&*other, n * 4 * kMiB + 2 * kMiB, 2 * kMiB, memory_.data + n * 4 * kMiB + 2 * kMiB, n}};
+    queue.add(parts);
+  }
+  queue.pump();
+  std::uint64_t bytes[2] = {0, 0};
+  for (const Read& r : b->held) bytes[r.fd == file_.fd.get() ? 0 : 1] += r.bytes;
+  EXPECT_EQ(bytes[0], 4 * kMiB);
+  EXPECT_EQ(bytes[1], 4 * kMiB);
+  EXPECT_FALSE(queue.has_room());
+  b->release();
+  for (const auto& d : run(queue, 3, *b)) {
+    EXPECT_FALSE(d.error);
+    EXPECT_EQ(d.bytes, 4 * kMiB) << "done once, when all of it is there";
+  }
+  expect_bytes(0, 12 * kMiB);
+}
+
+TEST(Fifo, IsAQueue) {
+  Fifo<int> f;
+  std::deque<int> want;
+  std::minstd_rand rng(7);
+  for (int i = 0; i < 20000; ++i) {
+    switch (rng() % 5) {
+      case 0:
+      case 1:
+        f.push_back(i), want.push_back(i);
+        break;
+      case 2:
+        f.push_front(i), want.push_front(i);
+        break;
+      case 3:
+        if (!want.empty()) f.pop_front(), want.pop_front();
+        break;
+      default:
+        if (!want.empty()) {
+          const std::size_t at = rng() % want.size();
+          f.erase(at), want.erase(want.begin() + static_cast<std::ptrdiff_t>(at));
+        }
+    }
+    ASSERT_EQ(f.size(), want.size());
+    for (std::size_t k = 0; k < want.size(); k += 1 + want.size() / 8) ASSERT_EQ(f[k], want[k]);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, IoTest, testing::Values("uring", "pread"),

@@ -7,6 +7,7 @@
 
 #include "expect_error.hpp"
 #include "model/convert.hpp"
+#include "model/extent_lists.hpp"
 #include "tiny_checkpoint.hpp"
 
 namespace wisp::model {
@@ -69,6 +70,32 @@ class ManifestTest : public testing::Test {
   Json json_;
 };
 
+TEST_F(ManifestTest, ListsOfExtentsReadAlikeInAnyForm) {
+  const auto written = parse_manifest(text_), edited = parse_manifest(Json::parse(text_).dump(2));
+  ASSERT_TRUE(written.ok()) << written.error().text;
+  ASSERT_TRUE(edited.ok()) << edited.error().text;
+  EXPECT_EQ(write_manifest(*written), write_manifest(*edited));
+  EXPECT_EQ(cut_extent_lists(text_).lists.size(), written->experts.size()) << "the short way is taken";
+  EXPECT_TRUE(cut_extent_lists(Json::parse(text_).dump(2)).lists.empty());
+}
+
+TEST(ExtentLists, TakesTheWrittenFormAlone) {
+  const auto cut = [](const std::string& list) { return cut_extent_lists("{\"extents\":" + list + "}"); };
+  const auto one = cut("[[4096,\"0123456789abcdef\"],[18446744073709551615,\"FFFFFFFFFFFFFFFF\"]]");
+  EXPECT_EQ(one.rest, "{\"extents\":0}");
+  ASSERT_EQ(one.lists.size(), 1u);
+  EXPECT_EQ(one.lists[0][0].checksum, 0x0123456789abcdefu);
+  EXPECT_EQ(one.lists[0][1].offset, UINT64_MAX);
+  for (const char* other :
+       {"[]", "[[]]", "[[1,\"0123456789abcde\"]]", "[[-1,\"0123456789abcdef\"]]",
+        "[[01,\"0123456789abcdef\"]]", "[[1,\"0123456789abcdeg\"]]", "[[1,\"0123456789abcdef\"],]",
+        "[[1,\"0123456789abcdef\"]", "[[1.0,\"\"]]", "[[18446744073709551616,\"0123456789abcdef\"]]",
+        "[[1, \"0123456789abcdef\"]]", "0", ""}) {
+    EXPECT_TRUE(cut(other).lists.empty()) << other;
+    EXPECT_EQ(cut(other).rest, "{\"extents\":" + std::string(other) + "}") << other;
+  }
+}
+
 TEST_F(ManifestTest, TextSurvivesTheRoundTrip) {
   const auto m = parse_manifest(text_);
   ASSERT_TRUE(m.ok()) << m.error().text;
@@ -119,6 +146,8 @@ TEST_F(ManifestTest, LiesAreRefusedByName) {
   expect_refused("/experts/0", nullptr, {"layer 0"});
   expect_refused("/experts/0/file", "/etc/passwd", {"not a file name"});
   expect_refused("/experts/0/file", json_["experts"][1]["file"], {"twice"});
+  expect_refused("/experts/0/extents", 0, {"experts"});
+  expect_refused("/experts/0/extents", 1, {"experts"});
   expect_refused("/experts/0/extents/1/0", 4097, {"layer 0 expert 1", "4097"});
   expect_refused("/experts/0/extents/1/0", json_["experts"][0]["extents"][0][0], {"overlap"});
   expect_refused("/experts/0/extents/1/1", "xyz", {"layer 0 expert 1", "16 hex digits"});

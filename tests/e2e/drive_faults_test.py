@@ -1,0 +1,125 @@
+"""What drives and folders do to a running engine: slow for a while, unreadable in one place for ever, cut, read-only, shared.
+The answer is the same, or one request fails by name; the engine stays."""
+import json
+import os
+import shutil
+import subprocess
+import threading
+import unittest
+
+from loop_drive import LoopDrive, Throttle, possible
+from wisp_e2e import STRIDE, Server, main, model, program, reference, run_json, temp, wisp
+
+SLOTS = 24 * STRIDE                 # far fewer than the 256 experts: every question reads
+BODY = {"messages": [{"role": "user", "content": "What is an apple?"}], "max_tokens": 24, "temperature": 0}
+
+
+def text_of(answer):
+    return answer["choices"][0]["message"]["content"]
+
+
+def copy_of(name):
+    folder = temp(name)
+    shutil.copytree(model(), folder)
+    return folder
+
+
+def expert_files(folder):
+    with open(os.path.join(folder, "manifest.json")) as f:
+        return [l["file"] for l in json.load(f)["experts"] if l]
+
+
+class Folders(unittest.TestCase):
+    def test_two_instances_on_one_folder(self):
+        with Server(model(), "--experts-ram", SLOTS) as a, Server(model(), "--experts-ram", SLOTS) as b:
+            status, first = a.post("/v1/chat/completions", BODY)
+            self.assertEqual(status, 200)
+            both = [None, None]
+
+            def ask(i, server):
+                both[i] = server.post("/v1/chat/completions", BODY)
+
+            threads = [threading.Thread(target=ask, args=(i, s)) for i, s in enumerate((a, b))]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            for status, answer in both:
+                self.assertEqual(status, 200)
+                self.assertEqual(text_of(answer), text_of(first))
+            a.stop()
+            status, answer = b.post("/v1/chat/completions", BODY)
+            self.assertEqual((status, text_of(answer)), (200, text_of(first)))
+
+    def test_a_file_cut_while_it_is_read(self):
+        folder = copy_of("cut")
+        with Server(folder, "--experts-ram", SLOTS) as s:
+            status, before = s.post("/v1/chat/completions", BODY)
+            self.assertEqual(status, 200)
+            names = expert_files(folder)
+            for name in names:
+                os.truncate(os.path.join(folder, name), 4096)
+            other = dict(BODY, messages=[{"role": "user", "content": "What is a dog?"}])
+            status, answer = s.post("/v1/chat/completions", other)
+            self.assertGreaterEqual(status, 500, answer)
+            self.assertRegex(json.dumps(answer), "experts-.*safetensors.*the file ends there.*wisp verify")
+            self.assertEqual(s.request("GET", "/health")[0], 200)
+            for name in names:                               # the same file: what is open stays open
+                with open(os.path.join(model(), name), "rb") as whole, open(os.path.join(folder, name), "r+b") as f:
+                    f.write(whole.read())
+            status, after = s.post("/v1/chat/completions", BODY)
+            self.assertEqual((status, text_of(after)), (200, text_of(before)))
+
+
+class Stripes(unittest.TestCase):
+    def test_several_folders_give_the_same_answer(self):
+        folder = copy_of("striped")
+        b, c = temp("stripe-b"), temp("stripe-c")
+        self.assertIn("50.0 %", wisp("stripe", folder, "--to", b, c, "--shares", "2,1,1").stdout)
+        alone = run_json(model(), "-p", "What is an apple?", "--experts-ram", SLOTS)
+        striped = run_json(folder, "-p", "What is an apple?", "--experts-ram", SLOTS)
+        self.assertEqual(striped["token_ids"], alone["token_ids"])
+        self.assertIn("all good", wisp("verify", folder).stdout)
+        os.rename(b, b + "-moved")
+        p = wisp("run", folder, "-p", "What is an apple?", check=False)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn(b, p.stderr)
+        self.assertIn("--at", p.stderr)
+        wisp("stripe", folder, "--at", c, b + "-moved")
+        self.assertEqual(run_json(folder, "-p", "What is an apple?", "--experts-ram", SLOTS)["token_ids"], alone["token_ids"])
+        self.assertIn("alone", wisp("stripe", folder, "--drop").stdout)
+
+
+@unittest.skipUnless(possible(), "needs root, loop devices and a blkio group")
+class Drives(unittest.TestCase):
+    def setUp(self):
+        self.drive = LoopDrive(temp(""), "drive", 64)
+        self.addCleanup(self.drive.close)
+        self.folder = os.path.join(self.drive.path, "model")
+        shutil.copytree(model(), self.folder)
+        os.sync()
+
+    def test_a_read_only_folder(self):
+        self.drive.mount("remount,ro")
+        self.assertEqual(run_json(self.folder, "-p", "What is an apple?", "--experts-ram", SLOTS)["token_ids"],
+                         run_json(model(), "-p", "What is an apple?")["token_ids"])
+        self.assertIn("all good", wisp("verify", self.folder).stdout)
+
+    def test_slow_for_two_seconds(self):
+        throttle = Throttle([self.drive])
+        self.addCleanup(throttle.close)
+        free = run_json(model(), "-p", "What is an apple?")
+        throttle.limit(4096)                                 # the first reads take minutes, unless it is lifted
+        run = subprocess.Popen([program("wisp"), "run", self.folder, "-p", "What is an apple?", "--experts-ram", str(SLOTS),
+                                "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=throttle.enter)
+        lift = threading.Timer(2.0, throttle.limit, [0])     # two seconds are the fault itself
+        lift.start()
+        out, err = run.communicate(timeout=600)
+        lift.join()
+        self.assertEqual(run.returncode, 0, err)
+        self.assertEqual(json.loads(out.strip().splitlines()[-1])["token_ids"], free["token_ids"])
+        self.assertNotIn("restart", err)
+
+
+if __name__ == "__main__":
+    main()
