@@ -106,7 +106,8 @@ std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
       s.widest_input() + std::uint64_t{s.hidden} + (s.ordered_width != 0 ? s.hidden : 0) + 64;
   const std::uint64_t bytes = p.profile == "fast" ? rows * (in_bytes + in_bytes / 32 * 8) : 0;
   const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
-  const std::uint64_t logits = std::uint64_t{p.parallel} * s.vocab + 3 * std::uint64_t{s.vocab};
+  // The sampler's masses and order beside them.
+  const std::uint64_t logits = (std::uint64_t{p.parallel} + 2) * s.vocab;
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
   // A bit for each position that a row may choose.
   const std::uint64_t choices = a.indexer.heads != 0 ? rows * (p.ctx / 32 + std::uint64_t{2}) : 0;

@@ -1,5 +1,6 @@
 #include "services/bench/kernel_cases.hpp"
 
+#include <algorithm>
 #include <array>
 #include <regex>
 #include <utility>
@@ -36,6 +37,7 @@ std::string KernelCase::name() const {
 
 Result<std::vector<KernelCase>> kernel_cases(const std::string& filter,
                                              const std::vector<std::uint32_t>& threads) {
+  if (std::ranges::count(threads, 0u) != 0) return invalid("--threads 0: a case takes one thread at least");
   std::vector<KernelCase> cases;
   try {
     const std::regex wanted(filter);

@@ -21,9 +21,9 @@ struct KernelCase {
   std::string name() const;
 };
 
-/// All shapes and formats of the tables in the notes, with 1, 4, 8, 32 and 128 rows; those whose name
-/// contains a match of the regular expression `filter`, all where it is empty. Errors: kInvalid (not an
-/// expression, nothing matches).
+/// The experts' matrices of DeepSeek V3, Mixtral 8x7B, Qwen3-30B and Qwen3-235B as seven formats have them,
+/// with 1, 4, 8, 32 and 128 rows; those whose name contains a match of the regular expression `filter`, all
+/// where it is empty. Errors: kInvalid (not an expression, nothing matches, a count of 0 threads).
 Result<std::vector<KernelCase>> kernel_cases(const std::string& filter,
                                              const std::vector<std::uint32_t>& threads);
 

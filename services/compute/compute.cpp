@@ -56,7 +56,7 @@ void ComputeStage::sleep(service::StageContext& ctx) {
   // While the router plans there is nothing else to do, and the next step mostly comes at once.
   const auto ready = [this] { return has_work(); };
   if (looks_ && service::StageContext::spin(kSpinNs, ready)) return;
-  experts_.end_step();
+  experts_.wake_loader();
   ctx.sleep(WaitFor::kWork, 0, ready);
 }
 

@@ -20,7 +20,7 @@ class ExpertClient final : public ExpertSource {
              Cancelled cancelled) override;
   /// Wakes a loader that was told of hits only, so that it sees their touches. For when there is no step to
   /// compute: until then it learns of them with the next need, or when half the ring is full of them.
-  void end_step() { to_loader_.ring_peer(); }
+  void wake_loader() { to_loader_.ring_peer(); }
   /// stats::ticks() that were slept until an expert came.
   std::uint64_t slept_ticks() const { return slept_ticks_; }
 

@@ -8,7 +8,8 @@
 namespace wisp::compute {
 
 namespace {
-/// Multiply-adds of an item: some five microseconds, of which claiming it takes a hundredth.
+/// Multiply-adds of an item, at the most: of int4 weights half a MiB, a run of memory that is long beside
+/// what it takes to begin one.
 constexpr std::uint64_t kItemCost = 1u << 20;
 /// Matrices of one loop.
 constexpr std::size_t kMostProducts = 4;

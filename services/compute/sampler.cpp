@@ -49,9 +49,7 @@ Result<std::uint32_t> Sampler::draw(std::span<const float> logits, const shm::Re
   }
   const float top = *std::max_element(most.begin(), most.end());
   const auto best = static_cast<std::uint32_t>(std::find(logits.begin(), logits.end(), top) - logits.begin());
-  if (params.temperature <= 0.0f || params.top_k == 1) return best;
-
-  if (std::isinf(top)) return best;
+  if (params.temperature <= 0.0f || params.top_k == 1 || std::isinf(top)) return best;
 
   // Masses relative to the best token: they and their sum do not need the order.
   mass_.resize(vocab);

@@ -5,11 +5,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <climits>
 #include <span>
 
+#include "base/pause.hpp"
 #include "service/crash_point.hpp"
-#include "services/compute/spin.hpp"
 #include "shm/region.hpp"
 #include "stats/ticks.hpp"
 
@@ -23,6 +25,19 @@ constexpr std::uint64_t kWorthSharingSpinning = 1u << 15;
 constexpr std::uint64_t kWorthSharingSleeping = 1u << 19;
 /// How long a thread spins: about what it costs to be put to sleep and woken.
 constexpr double kSpinSeconds = 40e-6;
+
+/// Pauses that fit into `seconds`: one takes from 10 to 150 cycles, by the kind of core.
+std::uint32_t pauses_in(double seconds) {
+  constexpr int kPauses = 256;
+  double shortest = 1.0;  // of a few: others may be interrupted
+  for (int i = 0; i < 8; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int p = 0; p < kPauses; ++p) pause();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    shortest = std::min(shortest, took.count());
+  }
+  return static_cast<std::uint32_t>(seconds / std::max(shortest / kPauses, 1e-9));
+}
 
 void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value) {
   static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
@@ -94,7 +109,7 @@ void ThreadPool::run(std::uint32_t items, std::uint64_t cost, Item fn) {
 }
 
 void ThreadPool::wake() {
-  if (workers_.empty()) return;
+  if (spins_ == 0) return;  // who woke would sleep again
   resting_.store(false, std::memory_order_relaxed);
   if (sleepers_.load(std::memory_order_seq_cst) != 0) wake_all(round_);
 }

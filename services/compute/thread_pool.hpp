@@ -37,7 +37,7 @@ class ThreadPool {
   /// Shares the smallest loops too (tests).
   void share_everything() { cost_worth_sharing_ = 0; }
 
-  /// Loops follow soon: sleeping threads begin to spin.
+  /// Loops follow soon: sleeping threads begin to spin, where they may.
   void wake();
   /// No loop follows soon: spinning threads sleep now, and leave their cores to others.
   void rest();

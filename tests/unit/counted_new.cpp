@@ -1,18 +1,30 @@
 #include "counted_new.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <new>
 
 namespace {
-thread_local bool counting = false;
-thread_local std::uint64_t taken = 0;
+
+std::atomic<std::uint64_t> taken{0};
+
+void* counted(std::size_t n, std::size_t alignment) {
+  taken.fetch_add(1, std::memory_order_relaxed);
+  void* p = nullptr;
+  if (::posix_memalign(&p, std::max(alignment, sizeof(void*)), n == 0 ? 1 : n) != 0) throw std::bad_alloc();
+  return p;
+}
+
 }  // namespace
 
+// The other forms call these.
 void* operator new(std::size_t n) {
-  if (counting) ++taken;
-  void* p = std::malloc(n == 0 ? 1 : n);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
+  return counted(n, alignof(std::max_align_t));
+}
+void* operator new(std::size_t n, std::align_val_t a) {
+  return counted(n, static_cast<std::size_t>(a));
 }
 void operator delete(void* p) noexcept {
   std::free(p);
@@ -20,18 +32,17 @@ void operator delete(void* p) noexcept {
 void operator delete(void* p, std::size_t) noexcept {
   std::free(p);
 }
+void operator delete(void* p, std::align_val_t) noexcept {
+  std::free(p);
+}
+void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
+  std::free(p);
+}
 
 namespace wisp::testing {
 
-CountedNew::CountedNew() {
-  taken = 0;
-  counting = true;
-}
-CountedNew::~CountedNew() {
-  counting = false;
-}
-std::uint64_t CountedNew::so_far() const {
-  return taken;
+std::uint64_t allocations() {
+  return taken.load(std::memory_order_relaxed);
 }
 
 }  // namespace wisp::testing

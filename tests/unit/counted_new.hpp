@@ -3,15 +3,8 @@
 
 namespace wisp::testing {
 
-/// Counts what this thread takes from `operator new` while it lives. A program that uses it is linked with
-/// counted_new.cpp.
-class CountedNew {
- public:
-  CountedNew();
-  ~CountedNew();
-  CountedNew(const CountedNew&) = delete;
-  CountedNew& operator=(const CountedNew&) = delete;
-  std::uint64_t so_far() const;
-};
+/// How often `operator new`, in any of its forms, has been asked for memory, by all threads. A program that
+/// uses it is linked with counted_new.cpp.
+std::uint64_t allocations();
 
 }  // namespace wisp::testing

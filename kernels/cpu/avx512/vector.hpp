@@ -61,7 +61,7 @@ inline float sum_lanes(__m512 lanes) {
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
-/// Columns of one dword that are asked for ahead of their turn: memory answers in the time of so many bytes.
+/// Bytes of a tile from a line to the one that is asked for: as far as a core reads while memory answers.
 inline constexpr std::size_t kAhead = 2048;
 
 /// Asks for a line of weights; never faults, so it may lie beyond them. Always inline: GCC 12 drops the call

@@ -101,7 +101,7 @@ inline float sum_lanes(const Sixteen& x) {
 }
 
 /// Asks for the line `ahead` bytes behind `line`, into the second-level cache; never faults, so it may lie
-/// beyond the weights. One tile ahead, as on x86-64; what it brings on ARM has not been measured. Always
+/// beyond the weights. One tile ahead, as in avx2; what it brings on ARM has not been measured. Always
 /// inline: GCC 12 drops the call of a function that does nothing but prefetch.
 inline __attribute__((always_inline)) void prefetch(const std::uint8_t* line, std::size_t ahead) {
   __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(line) + ahead), 0, 2);

@@ -37,6 +37,12 @@ TEST(KernelCases, TheFilterIsARegularExpression) {
   EXPECT_NE(broken.error().text.find("regular expression"), std::string::npos);
 }
 
+TEST(KernelCases, TakeAThread) {
+  const auto none = kernel_cases("", {1, 0});
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().text.find("--threads 0"), std::string::npos);
+}
+
 /// Tiny weights: what is checked is that each case runs and is counted, not how fast it is.
 TEST(KernelBench, MeasuresEachKindOfCase) {
   KernelBenchOptions o;

@@ -31,6 +31,14 @@ TEST(Sampler, RefusesWhatIsNotANumber) {
   ASSERT_FALSE(s.draw(logits, params(1.0f), 5).ok());
 }
 
+/// Then e^(logit - best) says nothing: the best has all the mass, the lowest id of equals.
+TEST(Sampler, TakesTheBestWhereItIsInfinite) {
+  constexpr float kInfinite = std::numeric_limits<float>::infinity();
+  Sampler s;
+  EXPECT_EQ(s.draw(std::vector{1.0f, kInfinite, 2.0f, kInfinite}, params(1.0f), 5).value(), 1u);
+  EXPECT_EQ(s.draw(std::vector{-kInfinite, -kInfinite}, params(1.0f), 5).value(), 0u);
+}
+
 TEST(Sampler, SameSeedAndPositionSameToken) {
   Sampler a, b;
   std::vector<float> logits(100);

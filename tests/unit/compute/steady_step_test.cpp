@@ -13,65 +13,19 @@
 #include <new>
 #include <regex>
 
+#include "../counted_new.hpp"
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
 
 /// What a decode step with resident experts costs beside arithmetic: nothing. No allocation, no page touched
 /// for the first time, and of system calls only those with which threads of the pool sleep and wake.
 
-namespace {
-std::atomic<std::uint64_t> allocations{0};
-
-void* counted(std::size_t n, std::size_t alignment) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  void* p = nullptr;
-  if (::posix_memalign(&p, std::max(alignment, sizeof(void*)), n == 0 ? 1 : n) != 0) throw std::bad_alloc();
-  return p;
-}
-}  // namespace
-
-void* operator new(std::size_t n) {
-  return counted(n, alignof(std::max_align_t));
-}
-void* operator new[](std::size_t n) {
-  return counted(n, alignof(std::max_align_t));
-}
-void* operator new(std::size_t n, std::align_val_t a) {
-  return counted(n, static_cast<std::size_t>(a));
-}
-void* operator new[](std::size_t n, std::align_val_t a) {
-  return counted(n, static_cast<std::size_t>(a));
-}
-void operator delete(void* p) noexcept {
-  std::free(p);
-}
-void operator delete[](void* p) noexcept {
-  std::free(p);
-}
-void operator delete(void* p, std::size_t) noexcept {
-  std::free(p);
-}
-void operator delete[](void* p, std::size_t) noexcept {
-  std::free(p);
-}
-void operator delete(void* p, std::align_val_t) noexcept {
-  std::free(p);
-}
-void operator delete[](void* p, std::align_val_t) noexcept {
-  std::free(p);
-}
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
-  std::free(p);
-}
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept {
-  std::free(p);
-}
-
 namespace wisp::compute {
 namespace {
 
 using testing::kData;
 using testing::LoadedModel;
+using wisp::testing::allocations;
 
 constexpr std::uint32_t kCtx = 96, kWarm = 40, kSteps = 40;
 
@@ -217,9 +171,9 @@ class SteadyStep : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SteadyStep, AllocatesAndTouchesNothing) {
   Decoding decoding(GetParam().name, GetParam().fast, GetParam().threads);
-  const std::uint64_t allocated = allocations.load(), faulted = faults();
+  const std::uint64_t allocated = allocations(), faulted = faults();
   for (std::uint32_t i = 0; i < kSteps; ++i) decoding.step();
-  EXPECT_EQ(allocations.load() - allocated, 0u);
+  EXPECT_EQ(allocations() - allocated, 0u);
   EXPECT_EQ(faults() - faulted, 0u);
 }
 
@@ -254,9 +208,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(SteadyStep, SeesAPlantedAllocation) {
   Decoding decoding("int4", false, 2);
   decoding.experts().plant_allocation = true;
-  const std::uint64_t allocated = allocations.load();
+  const std::uint64_t allocated = allocations();
   decoding.step();
-  EXPECT_GT(allocations.load(), allocated);
+  EXPECT_GT(allocations(), allocated);
 }
 
 TEST(SteadyStep, SeesAPlantedSystemCall) {
