@@ -261,7 +261,7 @@ bool multiplies_bytes(const Manifest& m) {
 std::string profile_reason(const Manifest& m) {
   if (!multiplies_bytes(m)) return "no weight is int4, int8 or MXFP4: fast would be the same";
   if (m.profile == "fast") return "measured on " + m.fast_measured_on + ", within limits";
-  if (m.fast_measured_on.empty()) return "fast is not measured in this family";
+  if (m.fast_measured_on.empty()) return "no measurement of fast stands in this folder";
   return "fast lost more than it may on " + m.fast_measured_on;
 }
 

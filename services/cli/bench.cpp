@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/cpus.hpp"
 #include "services/bench/kernel_bench.hpp"
 #include "services/bench/roofs.hpp"
 #include "wisp/kernels/kernels.hpp"
@@ -25,7 +26,8 @@ constexpr double kAlone = 0.98;
 struct KernelFlags {
   bench::KernelBenchOptions options;
   std::string filter;
-  std::vector<std::uint32_t> threads{1, 2};
+  std::vector<std::uint32_t> threads =
+      plan::usable_cores() > 1 ? std::vector<std::uint32_t>{1, 2} : std::vector<std::uint32_t>{1};
   std::uint64_t ring_mib = 512;
   bool quick = false, json = false;
 };

@@ -95,9 +95,10 @@ void RouterStage::sleep(service::StageContext& ctx) {
 bool RouterStage::await_result() {
   const auto ready = [this] { return has_work(); };
   const std::uint64_t now = shm::monotonic_now();
-  const std::uint64_t due = published_ns_ + step_ns_ - step_ns_ / 8;
-  if (now < due && due - now > kSpinNs) {
-    ctx_.sleep(WaitFor::kStepResult, to_compute_.tail() - 1, ready, nullptr, due - now);
+  // Steps of decode take much the same time: it looks from shortly before the last one's to shortly after.
+  const std::uint64_t due = published_ns_ + step_ns_, begin = due - std::min(step_ns_ / 8, kSpinNs);
+  if (now < begin && begin - now > kSpinNs) {
+    ctx_.sleep(WaitFor::kStepResult, to_compute_.tail() - 1, ready, nullptr, begin - now);
     return true;
   }
   if (now > due + kSpinNs) return false;  // later than the last one: it may be much later

@@ -176,7 +176,7 @@ class Inspect(unittest.TestCase):
     def test_names_the_profile_and_why(self):
         cases = ((model(), "fast (measured on pocket-dictionary, within limits)"),
                  (model("oracle/mixtral_gptq_act_order"), "exact (fast lost more than it may on SmolLM2-135M-Instruct)"),
-                 (model("oracle/gpt_oss_mxfp4"), "exact (fast is not measured in this family)"),
+                 (model("oracle/gpt_oss_mxfp4"), "exact (no measurement of fast stands in this folder)"),
                  (model("oracle/olmoe_published"), "exact (no weight is int4, int8 or MXFP4: fast would be the same)"))
         for folder, says in cases:
             self.assertIn(says, wisp("inspect", folder).stdout)
