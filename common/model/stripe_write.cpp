@@ -1,4 +1,6 @@
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -59,12 +61,47 @@ Result<std::string> absolute(const std::string& path) {
   return p.string();
 }
 
+/// Whether there is nothing in `path` but what a StripeWriter puts there.
+bool is_leftover(const fs::path& path) {
+  std::error_code ec;
+  for (fs::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    const bool part = name.starts_with("experts-") && name.find(".stripe-") != name.npos;
+    if (!part && !name.starts_with(kStripeFile)) return false;
+  }
+  return !ec;
+}
+
+/// Removes the `<folder>.partial-PID` of runs that were killed: their lock is free.
+Status remove_leftovers(const std::string& folder) {
+  const fs::path path(folder);
+  const std::string prefix = path.filename().string() + ".partial-";
+  std::vector<fs::path> found;
+  std::error_code ec;
+  for (fs::directory_iterator it(path.parent_path(), ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    if (name.size() > prefix.size() && name.starts_with(prefix) &&
+        name.find_first_not_of("0123456789", prefix.size()) == name.npos)
+      found.push_back(it->path());
+  }
+  for (const fs::path& p : found) {
+    const Fd fd(::open(p.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+    if (!fd.valid() || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 || !is_leftover(p)) continue;
+    fs::remove_all(p, ec);
+    if (ec) return os_error(p.string(), "remove", ec.value());
+  }
+  return {};
+}
+
 /// A stripe being written: under `<folder>.partial-PID` until it is whole, and gone if that never happens.
 class StripeWriter {
  public:
   StripeWriter(Stripe& stripe, std::string partial) : stripe_(stripe), partial_(std::move(partial)) {}
   StripeWriter(StripeWriter&& other) noexcept
-      : stripe_(other.stripe_), partial_(std::exchange(other.partial_, {})), file_(std::move(other.file_)) {}
+      : stripe_(other.stripe_),
+        partial_(std::exchange(other.partial_, {})),
+        lock_(std::move(other.lock_)),
+        file_(std::move(other.file_)) {}
   StripeWriter& operator=(StripeWriter&&) = delete;
   ~StripeWriter() {
     std::error_code ec;
@@ -76,10 +113,12 @@ class StripeWriter {
     if (fs::exists(fs::symlink_status(s.folder, ec)))
       return invalid(s.folder +
                      ": exists; name a folder that does not, on the drive that shall hold the stripe");
+    WISP_TRY(remove_leftovers(s.folder));
     const std::string partial = s.folder + ".partial-" + std::to_string(::getpid());
-    fs::create_directory(partial, ec);
-    if (ec) return os_error(partial, "create", ec.value());
+    if (::mkdir(partial.c_str(), 0777) != 0) return os_error(partial, "create");
     StripeWriter w(s, partial);
+    w.lock_.reset(::open(partial.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!w.lock_.valid() || ::flock(w.lock_.get(), LOCK_EX | LOCK_NB) != 0) return os_error(partial, "lock");
     struct statvfs room {};
     const std::uint64_t need = experts * s.bytes();
     if (::statvfs(partial.c_str(), &room) == 0 && std::uint64_t{room.f_bavail} * room.f_frsize < need)
@@ -112,6 +151,7 @@ class StripeWriter {
  private:
   Stripe& stripe_;
   std::string partial_;
+  Fd lock_;  // of partial_, while its writer lives
   std::optional<OutputFile> file_;
 };
 
@@ -147,6 +187,8 @@ Status make_stripes(const std::string& folder, const Manifest& m,
     return invalid("--shares needs " + std::to_string(destinations.size() + 1) +
                    " numbers: the model folder's drive first, then one for each folder of --to");
   WISP_ASSIGN(const auto cuts, cut_extent(m.spec.expert.stride, shares));
+  // Said before everything is copied: the folder has to remember where its stripes are.
+  if (::access(folder.c_str(), W_OK) != 0) return os_error(folder, "write");
 
   std::random_device random;
   const std::uint64_t set = std::uint64_t{random()} << 32 | random();

@@ -83,7 +83,9 @@ class Collector {
 
  private:
   Status remark(std::string_view line) {
-    if (line == kTouchLine || line == kFirstLine) open_ = false;
+    const bool restart = line.starts_with(kRestartLine);
+    if (restart) ++trace_.restarts;
+    if (line == kTouchLine || line == kFirstLine || restart) open_ = false;
     if (line.substr(0, 8) == "# model=") model_.name = word_of(line, "model");
     const auto number = [&](std::string_view name, std::uint32_t most, std::uint32_t& out) -> Status {
       const std::string_view text = word_of(line, name);

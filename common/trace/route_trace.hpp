@@ -15,7 +15,8 @@
 ///
 /// A touch is a run of consecutive lines with the same layer; its accesses are the distinct experts in order
 /// of first appearance. A line `# touch` ends a run where the next touch has the same layer: the engine
-/// writes it, other readers take it for a remark.
+/// writes it, other readers take it for a remark. A line `# restart: ...` says that a process of the engine
+/// began anew there: what its cache held from then on is not what the lines alone say.
 namespace wisp::trace {
 
 /// Largest layers * experts of a trace: what a replay needs tables for.
@@ -27,6 +28,7 @@ inline constexpr std::string_view kFirstLine = "# route_trace v1";
 inline constexpr std::string_view kColumns =
     "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes";
 inline constexpr std::string_view kTouchLine = "# touch";
+inline constexpr std::string_view kRestartLine = "# restart: ";
 
 /// Says which model a trace is of. 0 or empty = not said.
 struct TraceModel {
@@ -66,6 +68,7 @@ struct Trace {
   TraceModel model;
   std::vector<Touch> touches;
   std::vector<Access> accesses;
+  std::uint64_t restarts = 0;  ///< a replay counts the engine's own hits up to the first
 
   std::span<const Access> of(const Touch& t) const { return {accesses.data() + t.first, t.count}; }
 };

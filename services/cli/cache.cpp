@@ -30,10 +30,10 @@ struct Place {
 };
 
 Result<Place> place_of(const std::string& folder) {
-  WISP_ASSIGN(OpenModel model, open_model(folder));
-  std::string file = loader::learned_path(model.manifest.model_hash);
+  WISP_ASSIGN(model::Manifest manifest, model::load_manifest(folder));
+  std::string file = loader::learned_path(manifest.model_hash);
   if (file.empty()) return not_found("neither XDG_STATE_HOME nor HOME is an absolute path: nothing is kept");
-  return Place{std::move(model.manifest), std::move(file)};
+  return Place{std::move(manifest), std::move(file)};
 }
 
 Result<int> show(const CacheFlags& f) {

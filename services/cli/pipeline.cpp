@@ -1,6 +1,7 @@
 #include "services/cli/pipeline.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <charconv>
@@ -141,6 +142,10 @@ std::uint64_t size_flag(const std::string& text) {
 /// Empties the file and hands its name to the loader, which inherits the environment.
 Status begin_trace(const std::string& file) {
   if (file.empty()) return {};
+  struct stat s {};
+  if (::stat(file.c_str(), &s) == 0 && S_ISFIFO(s.st_mode))
+    return invalid("--trace " + file +
+                   ": is a pipe, and a loader that is started again opens the trace again; " + "name a file");
   const Fd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd.valid()) return io_error("--trace " + file + ": " + std::strerror(errno));
   std::error_code error;

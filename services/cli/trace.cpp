@@ -40,6 +40,7 @@ Result<int> run_replay(const ReplayFlags& f) {
                                       {"touches", trace.touches.size()},
                                       {"layers", trace.model.layers},
                                       {"experts", trace.model.experts},
+                                      {"restarts", trace.restarts},
                                       {"slots", f.slots},
                                       {"policy", f.policy}};
     text = line.dump() + "\n";
@@ -48,6 +49,10 @@ Result<int> run_replay(const ReplayFlags& f) {
            share(r.hits, r.accesses) + "\ndecode accesses " + std::to_string(r.decode_accesses) +
            "\ndecode hits " + std::to_string(r.decode_hits) + share(r.decode_hits, r.decode_accesses) + "\n";
   }
+  if (trace.restarts != 0)
+    std::fprintf(
+        stderr, "the engine that wrote %s lost a process %llu times: from there on its own hits are others\n",
+        f.file.c_str(), static_cast<unsigned long long>(trace.restarts));
   std::fputs(text.c_str(), stdout);
   if (std::fflush(stdout) != 0) return io_error("the figures could not be written to stdout");
   return 0;

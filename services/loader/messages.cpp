@@ -39,6 +39,7 @@ bool LoaderStage::follow_compute() {
     for (Slot& s : slots_) s.needed = s.answer_pending = false;
     policy_.admit(0, {}, false);
     end_lease_wait();
+    if (trace_) trace_->restart("a new compute, which the open touch was not finished for");
   }
   compute_epoch_ = epoch;
   return true;

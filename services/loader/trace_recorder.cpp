@@ -15,17 +15,17 @@ constexpr std::size_t kFlushBytes = std::size_t{1} << 16;
 
 Result<std::unique_ptr<TraceRecorder>> TraceRecorder::open(const std::string& path,
                                                            const trace::TraceModel& model,
-                                                           std::span<const std::uint64_t> expert_bytes) {
-  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+                                                           std::span<const std::uint64_t> expert_bytes,
+                                                           bool first) {
+  // Not to wait for a reader of a pipe.
+  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644));
   struct stat s {};
   if (!file.valid() || ::fstat(file.get(), &s) != 0)
     return io_error("the routing trace " + path + ": " + std::strerror(errno));
+  if (S_ISFIFO(s.st_mode)) return invalid("the routing trace " + path + ": is a pipe; name a file");
   std::unique_ptr<TraceRecorder> r(new TraceRecorder(path, std::move(file), expert_bytes));
-  if (s.st_size == 0)
-    r->text_ = trace::describe_model(model, expert_bytes);
-  else
-    r->text_ = "# a new loader: the slots that it found filled are not in this file\n" +
-               std::string(trace::kTouchLine) + "\n";
+  if (s.st_size == 0) r->text_ = trace::describe_model(model, expert_bytes);
+  if (s.st_size != 0 || !first) r->restart("a new loader, with the slots that it found filled");
   r->flush();
   return r;
 }
@@ -48,6 +48,12 @@ void TraceRecorder::add(std::uint64_t step, std::uint32_t layer, bool decode,
     for (std::uint32_t row = 0; row < set[i].rows; ++row) trace::append_line(text_, line);
   }
   if (text_.size() >= kFlushBytes) flush();
+}
+
+void TraceRecorder::restart(std::string_view why) {
+  if (!file_.valid()) return;
+  text_.append(trace::kRestartLine).append(why) += '\n';
+  layer_ = ~0U;
 }
 
 void TraceRecorder::flush() {

@@ -76,6 +76,14 @@ class LearnedCache(unittest.TestCase):
         self.assertEqual(json.loads(p.stdout.strip().splitlines()[-1])["token_ids"], plain)
         self.assertIn("is not kept", p.stderr)
 
+    def test_it_is_shown_and_forgotten_while_a_stripe_is_away(self):
+        folder, stripe = temp("striped-copy"), temp("stripe-away")
+        shutil.copytree(model(), folder)
+        wisp("stripe", folder, "--to", stripe)
+        shutil.rmtree(stripe)
+        wisp("cache", "show", folder, env=self.env)
+        wisp("cache", "reset", folder, env=self.env)
+
     def tearDown(self):
         shutil.rmtree(self.state, ignore_errors=True)
 

@@ -1,9 +1,11 @@
 """Routing traces: the engine's hits are the simulator's on the trace that the engine recorded, exactly."""
 import json
 import os
+import shutil
+import signal
 import unittest
 
-from wisp_e2e import EXPERTS, STRIDE, Server, main, model, run_json, temp, wisp
+from wisp_e2e import EXPERTS, STRIDE, Server, main, model, pids_below, run_json, temp, wisp
 
 LAYERS_TOP_K = 32                                       # experts that one token touches: 8 layers x top 4
 SLOTS = [8, 9, 20, LAYERS_TOP_K, 50, EXPERTS // 4, EXPERTS // 2, EXPERTS]
@@ -77,6 +79,45 @@ class Trace(unittest.TestCase):
                 status, _ = s.post("/v1/completions", {"prompt": [5 + n, 6, 7], "max_tokens": 4, "ignore_eos": True})
                 self.assertEqual(status, 200)
         self.assertGreater(replay(file, 40)["accesses"], 0)
+
+    def ask(self, server, first):
+        status, o = server.post("/v1/completions", {"prompt": [first, 6, 7], "max_tokens": 6, "ignore_eos": True,
+                                                    "temperature": 0})
+        self.assertEqual(status, 200, o)
+        return o["choices"][0]["text"]
+
+    def kill(self, server, name):
+        before = pids_below(server.process.pid, name)
+        self.assertEqual(len(before), 1)
+        os.kill(before[0], signal.SIGKILL)
+
+    def test_a_restart_is_said(self):
+        file = temp("restart.csv")
+        for name in ("wisp-loader", "wisp-compute"):
+            with self.subTest(name), Server(model(), "--trace", file, "--experts-ram", 40 * STRIDE) as s:
+                answer = self.ask(s, 5)
+                self.kill(s, name)
+                self.assertEqual(self.ask(s, 5), answer)
+            p = wisp("trace", "replay", file, "--slots", 40, "--json")
+            self.assertEqual(json.loads(p.stdout)["restarts"], 1)
+            self.assertIn("lost a process 1 times", p.stderr)
+
+    def test_a_trace_that_is_gone_ends_no_run(self):
+        folder = temp("gone")
+        os.makedirs(folder)
+        with Server(model(), "--trace", os.path.join(folder, "t"), "--experts-ram", 40 * STRIDE) as s:
+            answer = self.ask(s, 5)
+            shutil.rmtree(folder)
+            self.kill(s, "wisp-loader")
+            self.assertEqual(self.ask(s, 5), answer)
+        self.assertIn("the recording ends here", "".join(s.errors))
+
+    def test_a_pipe_is_refused(self):
+        pipe = temp("pipe")
+        os.mkfifo(pipe)
+        p = wisp("run", model(), "--ids", "1", "-n", 1, "--trace", pipe, check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("is a pipe", p.stderr)
 
     def test_errors_name_the_place(self):
         bad = temp("bad.csv")

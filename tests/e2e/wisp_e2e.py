@@ -150,16 +150,23 @@ def floats(raw):
     return struct.unpack("<%df" % (len(raw) // 4), raw)
 
 
-def pids_of(program_name, parent=None):
-    """Pids of running programs of that name below this test's processes."""
-    out = []
+def pids_below(parent, program_name):
+    """Pids of running programs of that name among the descendants of the process `parent`."""
+    children = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{pid}/comm") as f:
-                if f.read().strip() == program_name[:15]:
-                    out.append(int(pid))
+            with open(f"/proc/{pid}/stat") as f:
+                text = f.read()
         except OSError:
-            pass
+            continue
+        comm, rest = text[text.index("(") + 1:text.rindex(")")], text[text.rindex(")") + 2:].split()
+        children.setdefault(int(rest[1]), []).append((int(pid), comm))
+    out, open_ = [], [parent]
+    while open_:
+        for pid, comm in children.get(open_.pop(), []):
+            open_.append(pid)
+            if comm == program_name[:15]:
+                out.append(pid)
     return out
 
 

@@ -1,12 +1,15 @@
 #include "model/stripes.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <random>
 
+#include "base/fd.hpp"
 #include "expect_error.hpp"
 #include "model/stripe_files.hpp"
 #include "model/synth.hpp"
@@ -150,6 +153,22 @@ TEST_F(StripesTest, ABadExpertIsNotDivided) {
   EXPECT_FALSE(fs::exists(b_));
   for (const auto& entry : fs::directory_iterator(temp_.path("")))
     EXPECT_EQ(entry.path().string().find("partial"), std::string::npos) << entry.path();
+}
+
+TEST_F(StripesTest, WhatAKilledRunLeftIsRemovedAndNothingElse) {
+  const auto make = [&](const std::string& number, const std::string& file) {
+    fs::create_directory(b_ + ".partial-" + number);
+    std::ofstream(b_ + ".partial-" + number + "/" + file) << "x";
+  };
+  make("1", "experts-00000.stripe-2");
+  make("2", "experts-00000.stripe-2");  // its writer lives
+  make("3", "thesis.tex");
+  make("3x", "experts-00000.stripe-2");
+  const Fd lock(::open((b_ + ".partial-2").c_str(), O_RDONLY | O_DIRECTORY));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX | LOCK_NB), 0);
+  ASSERT_TRUE(divide({b_}).ok());
+  EXPECT_FALSE(fs::exists(b_ + ".partial-1"));
+  for (const char* kept : {"2", "3", "3x"}) EXPECT_TRUE(fs::exists(b_ + ".partial-" + kept)) << kept;
 }
 
 TEST_F(StripesTest, HostileFilesAreRefused) {

@@ -89,6 +89,15 @@ TEST(RouteTrace, WhatIsWrittenIsRead) {
   EXPECT_EQ(described->model.top_k, 4u);
 }
 
+TEST(RouteTrace, ARestartEndsATouchAndIsCounted) {
+  const auto t =
+      read(line(0, 1) + std::string(kRestartLine) + "why\n" + line(0, 2) + "# restart\n" + line(0, 3));
+  ASSERT_TRUE(t.ok()) << t.error().text;
+  EXPECT_EQ(t->restarts, 1u);
+  ASSERT_EQ(t->touches.size(), 2u);
+  EXPECT_EQ(t->touches[1].count, 2u);
+}
+
 TEST(RouteTrace, MalformedLinesAreNamedByTheirNumber) {
   const std::string good = line(0, 1);
   for (const char* bad :
