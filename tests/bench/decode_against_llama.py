@@ -15,8 +15,8 @@ values in 16 bits. Differences that remain: llama-bench feeds random tokens and 
 temperature (a random model's greedy answer runs in circles, and its experts then come out of the cache) and passes them
 through all its processes. WISP's figure counts only where every expert was in memory: a run with misses ends the script.
 
-With --cap PERCENT each runs alone in a memory cgroup of that share of the GGUF file's bytes, with a cold page cache, and WISP gets
-the cap as --ram. WISP then draws from the whole vocabulary, so that its tokens are as random as llama-bench's. Around each run of
+With --cap PERCENT each runs alone in a memory cgroup of that share of the GGUF file's bytes, with a cold page cache, and WISP
+gets the cap as --ram. WISP then draws from the whole vocabulary, so that its tokens are as random as llama-bench's. Around each run of
 WISP fio reads the same files directly, by blocks of an expert's stride. llama.cpp maps its file and does not repack: a repacked
 copy is anonymous memory, for which the kernel kills it under the cap."""
 import argparse
@@ -43,8 +43,8 @@ def wisp_command(a, seed):
     # Ids spread over the vocabulary, so that the prompt meets every expert.
     ids = ",".join(str((seed * 7919 + i * 104729) % a.vocab) for i in range(a.prompt))
     return [a.wisp, "run", a.model, "--ids", ids, "-n", a.tokens, "--ignore-eos", "--json", "--threads", a.threads,
-            "--profile", a.profile, "--kv", "bf16", "--ctx", a.prompt + a.tokens, "--temp", "2", "--top-k", "0" if a.cap else "64",
-            "--top-p", "1", "--seed", seed, "--topology", a.topology]
+            "--profile", a.profile, "--kv", "bf16", "--ctx", a.prompt + a.tokens, "--temp", "2",
+            "--top-k", "0" if a.cap else "64", "--top-p", "1", "--seed", seed, "--topology", a.topology]
 
 
 def wisp_answer(a, out):
@@ -106,25 +106,29 @@ def capped(a):
     def drive():
         return direct_read(files, a.stride, IN_FLIGHT, a.fio_s)
 
-    print(f"cap {a.cap} % = {limit} bytes; {a.prompt} tokens of prompt, {a.tokens} tokens; {a.threads} threads; profile {a.profile}; "
-          f"topology {a.topology}; load before: {load()}", flush=True)
+    print(f"cap {a.cap} % = {limit} bytes; {a.prompt} tokens of prompt, {a.tokens} tokens; {a.threads} threads; "
+          f"profile {a.profile}; topology {a.topology}; load before: {load()}", flush=True)
     ours, theirs = [], []
     for pair in range(a.pairs):
         ours.append(wisp_capped(a, pair + 1, limit, drive))
-        line = f"pair {pair + 1}: wisp {ours[-1]['tok/s']:.2f} tok/s, {ours[-1]['P1 decode / fio']:.3f} of fio's {ours[-1]['fio GB/s']:.2f} GB/s"
+        here = ours[-1]
+        line = (f"pair {pair + 1}: wisp {here['tok/s']:.2f} tok/s, {here['P1 decode / fio']:.3f} of fio's "
+                f"{here['fio GB/s']:.2f} GB/s")
         if a.llama_bench:
             out, seen = run_cold(llama_command(a) + ["--repack", 0, "--load-mode", "mmap", "--no-warmup"], limit, a.limit_s)
             result = json.loads(out)[-1]
             theirs.append({"tok/s": result["avg_ts"], "device GB": seen["device_bytes"] / 1e9,
-                           "device GB/s": seen["device_bytes"] / seen["wall_s"] / 1e9, "cgroup peak / cap": seen["peak_bytes"] / limit})
-            line += f"   llama.cpp {result['avg_ts']:.3f} tok/s   ratio {ours[-1]['tok/s'] / result['avg_ts']:.2f}"
+                           "device GB/s": seen["device_bytes"] / seen["wall_s"] / 1e9,
+                           "cgroup peak / cap": seen["peak_bytes"] / limit})
+            line += f"   llama.cpp {result['avg_ts']:.3f} tok/s   ratio {here['tok/s'] / result['avg_ts']:.2f}"
         print(line, flush=True)
     for key in ours[0]:
         print(f"wisp       {key}: {spread([o[key] for o in ours])}")
     if theirs:
         for key in theirs[0]:
             print(f"llama.cpp  {key}: {spread([t[key] for t in theirs])}")
-        print(f"ratio      {spread([o['tok/s'] / t['tok/s'] for o, t in zip(ours, theirs)])}: median of {len(ours)} pairs and quartiles")
+        ratios = [o["tok/s"] / t["tok/s"] for o, t in zip(ours, theirs)]
+        print(f"ratio      {spread(ratios)}: median of {len(ratios)} pairs and quartiles")
 
 
 def load():
