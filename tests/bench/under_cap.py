@@ -66,9 +66,11 @@ def run_cold(command, limit, seconds, env=None):
                                  preexec_fn=group.enter)
         try:
             out, err = child.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
+        except BaseException as e:
             child.kill()
             child.communicate()
+            if not isinstance(e, subprocess.TimeoutExpired):
+                raise
             sys.exit(f"{' '.join(command)}: not done after {seconds} s; fewer --tokens, or a larger --limit-s")
         wall = time.monotonic() - began
         if child.returncode == -9:
