@@ -3,6 +3,7 @@
 
 #include "service/crash_point.hpp"
 #include "services/loader/loader.hpp"
+#include "services/loader/trace_recorder.hpp"
 
 namespace wisp::loader {
 
@@ -103,6 +104,7 @@ void LoaderStage::fail_fill(std::uint32_t slot, Error error) {
   const bool needed = s.needed;
   ctx_.desk()->add(Counter::kReadFailures);
   policy_.remove(slot);
+  if (trace_) trace_->restart("an expert that was counted could not be read");
   s.state = State::kFree;
   s.needed = false;
   store_word(slot, SlotState::kFree);

@@ -1,6 +1,8 @@
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 
 #include "services/loader/loader.hpp"
@@ -31,6 +33,7 @@ void LoaderStage::begin_learning() {
     return;
   }
   learned_ = std::move(*known);
+  learned_kept_ = true;
   for (const std::uint32_t key : learned_->most_wanted()) {
     if (!key_valid(key)) continue;
     policy_.seed(key, learned_->share(ring::layer_of(key), ring::expert_of(key)), kSeedRows);
@@ -75,6 +78,10 @@ bool LoaderStage::warm_up() {
 void LoaderStage::save_learned() {
   if (!learned_ || learned_rows_ < kSaveRows || !wants_.empty()) return;
   learned_rows_ = 0;
+  // Removed by `wisp cache reset` meanwhile: what was counted before that is forgotten here too.
+  if (learned_kept_ && ::access(learned_file_.c_str(), F_OK) != 0 && errno == ENOENT)
+    learned_.emplace(dir_->layers, dir_->experts);
+  learned_kept_ = true;
   if (const Status s = learned_->save(learned_file_, manifest_.model_hash); !s.ok()) {
     spdlog::warn("what the cache learns is not kept: {}", s.error().text);
     learned_.reset();

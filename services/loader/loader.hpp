@@ -148,6 +148,7 @@ class LoaderStage : public service::Stage {
   MemoryLock lock_;
   std::optional<LearnedCounts> learned_;  // none where it is off
   std::string learned_file_;
+  bool learned_kept_ = false;  // the file was there, or has been written
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
   std::unique_ptr<TraceRecorder> trace_;  // none unless asked for

@@ -5,7 +5,7 @@ import shutil
 import stat
 import unittest
 
-from wisp_e2e import EXPERTS, STRIDE, main, model, run_json, temp, wisp
+from wisp_e2e import EXPERTS, STRIDE, Server, main, model, run_json, temp, wisp
 
 PROMPT = ",".join(str(7 * i % 4093) for i in range(1, 60))
 FEW = ["--ids", PROMPT, "-n", 24, "--ignore-eos", "--experts-ram", EXPERTS // 2 * STRIDE]
@@ -42,6 +42,21 @@ class LearnedCache(unittest.TestCase):
         wisp("cache", "reset", model(), env=self.env)
         self.assertEqual(tree(self.state), {})
         self.assertEqual(self.show()["experts_seen"], 0)
+
+    def test_a_reset_holds_while_an_engine_runs(self):
+        def answer(server):
+            status, _, _ = server.request("POST", "/v1/completions",
+                                          {"prompt": "an apple is", "max_tokens": 40, "ignore_eos": True})
+            self.assertEqual(status, 200)
+
+        with Server(model(), env=self.env) as server:
+            for _ in range(3):
+                answer(server)
+            before = self.show()["tokens"]
+            self.assertGreater(before, 40)
+            wisp("cache", "reset", model(), env=self.env)
+            answer(server)
+        self.assertLess(self.show()["tokens"], before, "what was counted before the reset is forgotten")
 
     def test_off_means_no_file(self):
         run_json(model(), *FEW, "--no-learned-cache", env=self.env)
