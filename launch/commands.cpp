@@ -86,12 +86,14 @@ int show_status(const std::string& run) {
 }
 
 int stop(const std::string& run) {
-  auto client = connect(run);
+  auto dir = service::find_run(run);
+  if (!dir.ok()) return fail(dir.error());
+  auto client = Client::connect(*dir);
   if (!client.ok()) return fail(client.error());
   auto answer = client->call([](proto::LaunchRequest::Builder b) { b.setStop(); });
   if (!answer.ok()) return fail(answer.error());
   client->wait_for_end();
-  std::printf("stopped\n");
+  std::printf("stopped %s\n", dir->c_str());
   return 0;
 }
 

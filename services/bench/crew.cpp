@@ -26,7 +26,7 @@ void SpinBarrier::meet() {
   }
 }
 
-Status run_pinned(std::uint32_t threads, const std::function<void(std::uint32_t, SpinBarrier&)>& work) {
+Result<std::vector<int>> usable_cpus() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
@@ -34,9 +34,20 @@ Status run_pinned(std::uint32_t threads, const std::function<void(std::uint32_t,
   std::vector<int> cpus;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
     if (CPU_ISSET(cpu, &allowed)) cpus.push_back(cpu);
+  return cpus;
+}
+
+Status check_threads(std::uint32_t threads) {
+  WISP_ASSIGN(const std::vector<int> cpus, usable_cpus());
   if (threads == 0 || threads > cpus.size())
     return invalid(std::to_string(threads) + " threads: this process may use " + std::to_string(cpus.size()) +
                    " CPUs, and each thread needs one");
+  return {};
+}
+
+Status run_pinned(std::uint32_t threads, const std::function<void(std::uint32_t, SpinBarrier&)>& work) {
+  WISP_TRY(check_threads(threads));
+  WISP_ASSIGN(const std::vector<int> cpus, usable_cpus());
   SpinBarrier barrier(threads);
   std::vector<std::thread> crew;
   for (std::uint32_t t = 0; t < threads; ++t) {

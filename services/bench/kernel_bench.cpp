@@ -103,6 +103,7 @@ void KernelBench::fill(const KernelCase& c) {
 }
 
 Result<KernelFigures> KernelBench::measure(const KernelCase& c) {
+  WISP_TRY(check_threads(c.threads));
   fill(c);
   const Layout at(c);
   const kernels::Kernels& k = kernels::best_kernels();

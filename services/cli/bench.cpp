@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/cpus.hpp"
+#include "services/bench/crew.hpp"
 #include "services/bench/kernel_bench.hpp"
 #include "services/bench/roofs.hpp"
 #include "wisp/kernels/kernels.hpp"
@@ -26,8 +26,7 @@ constexpr double kAlone = 0.98;
 struct KernelFlags {
   bench::KernelBenchOptions options;
   std::string filter;
-  std::vector<std::uint32_t> threads =
-      plan::usable_cores() > 1 ? std::vector<std::uint32_t>{1, 2} : std::vector<std::uint32_t>{1};
+  std::vector<std::uint32_t> threads;  ///< empty: 1, and 2 where there are two CPUs
   std::uint64_t ring_mib = 512;
   bool quick = false, json = false;
 };
@@ -94,6 +93,12 @@ Result<int> run(KernelFlags& f) {
     f.options.half_seconds = 0.02;
   }
   f.options.ring_bytes = f.ring_mib << 20;
+  if (f.threads.empty()) {
+    WISP_ASSIGN(const std::vector<int> cpus, bench::usable_cpus());
+    f.threads = cpus.size() < 2 ? std::vector<std::uint32_t>{1} : std::vector<std::uint32_t>{1, 2};
+  }
+  // Before the first case, not after an hour of them.
+  for (const std::uint32_t threads : f.threads) WISP_TRY(bench::check_threads(threads));
   WISP_ASSIGN(const std::vector<KernelCase> cases, bench::kernel_cases(f.filter, f.threads));
   WISP_ASSIGN(KernelBench b, KernelBench::create(f.options));
   print_head(f, b);
@@ -121,7 +126,7 @@ void add_bench(CLI::App& app, int& exit_code) {
                   "Only cases whose name has a match of this regular expression, such as gemv/int4-32/fast");
   sub->add_option("--threads", f->threads, "How many threads, each with a CPU of its own")
       ->delimiter(',')
-      ->default_str("1,2");
+      ->default_str("1,2 (1 where there is one CPU)");
   sub->add_option("--pairs", f->options.pairs, "Turns of roof and kernel")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

@@ -259,10 +259,20 @@ class Bench(unittest.TestCase):
             self.assertLessEqual(c["ratio"]["low"], c["ratio"]["high"])
 
     def test_wrong_flags_are_named(self):
-        for args, words in ((("--filter", "int5"), "matches no case"), (("--threads", "4096"), "4096 threads")):
+        for args, words in ((("--filter", "int5"), "matches no case"), (("--threads", "4096"), "4096 threads"),
+                            (("--threads", "0"), "0 threads"), (("--threads", "1,4096"), "4096 threads")):
             p = wisp("bench", "kernels", *args, "--ring", 1, check=False)
             self.assertEqual(p.returncode, 1)
             self.assertIn(words, p.stderr)
+            self.assertEqual(p.stdout, "")
+
+    def test_on_one_cpu_two_threads_are_not_tried(self):
+        cpu = min(os.sched_getaffinity(0))
+        p = subprocess.run([program("wisp"), "bench", "kernels", "--quick", "--ring", "1", "--json", "--filter",
+                            "gemv/bf16/exact/768x2048"], capture_output=True, text=True, timeout=WATCHDOG,
+                           preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertEqual([json.loads(line)["case"] for line in p.stdout.splitlines()[1:]], ["gemv/bf16/exact/768x2048/1t"])
 
 
 class Eval(unittest.TestCase):
