@@ -36,7 +36,7 @@ std::uint64_t plain_read_sum(const std::uint8_t* at, std::size_t bytes, std::siz
 std::uint64_t plain_int8_macs(std::uint64_t steps) {
   std::uint32_t sums[32] = {};
   std::int16_t a[32], b[32];
-  for (int i = 0; i < 32; ++i) {
+  for (unsigned i = 0; i < 32; ++i) {
     a[i] = static_cast<std::int16_t>(sink.load() + i);
     b[i] = static_cast<std::int16_t>(sink.load() - i);
   }
