@@ -22,14 +22,14 @@ int fail(const Error& e) {
   return 1;
 }
 
-Result<Client> connect(const std::string& run) {
-  WISP_ASSIGN(const std::string dir, service::find_run(run));
+Result<Client> connect(const std::string& run, service::Purpose purpose) {
+  WISP_ASSIGN(const std::string dir, service::find_run(run, purpose));
   return Client::connect(dir);
 }
 
-/// A request whose answer is one line.
+/// A request that changes something, and whose answer is one line.
 int simple(const std::string& run, const Build& build) {
-  auto client = connect(run);
+  auto client = connect(run, service::Purpose::kChange);
   if (!client.ok()) return fail(client.error());
   auto answer = client->call(build);
   if (!answer.ok()) return fail(answer.error());
@@ -60,7 +60,7 @@ void print_stage(const shm::Life& life, shm::StageId s) {
 }  // namespace
 
 int show_status(const std::string& run) {
-  auto client = connect(run);
+  auto client = connect(run, service::Purpose::kLook);
   if (!client.ok()) return fail(client.error());
   auto answer = client->call([](proto::LaunchRequest::Builder b) { b.setStatus(); });
   if (!answer.ok()) return fail(answer.error());
@@ -86,7 +86,7 @@ int show_status(const std::string& run) {
 }
 
 int stop(const std::string& run) {
-  auto dir = service::find_run(run);
+  auto dir = service::find_run(run, service::Purpose::kChange);
   if (!dir.ok()) return fail(dir.error());
   auto client = Client::connect(*dir);
   if (!client.ok()) return fail(client.error());

@@ -70,7 +70,7 @@ int follow(std::uint32_t pid) {
 int debug(const DebugCommand& command) {
   auto stage = stage_named(command.stage);
   if (!stage.ok()) return fail(stage.error());
-  auto run = service::find_run(command.run);
+  auto run = service::find_run(command.run, service::Purpose::kChange);
   if (!run.ok()) return fail(run.error());
   auto client = Client::connect(*run);
   if (!client.ok()) return fail(client.error());

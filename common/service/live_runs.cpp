@@ -60,7 +60,7 @@ std::vector<std::string> live_runs(const std::string& base) {
   return live;
 }
 
-Result<std::string> find_run(const std::string& wanted) {
+Result<std::string> find_run(const std::string& wanted, Purpose purpose) {
   if (!wanted.empty()) {
     const std::string path = wanted.find('/') != std::string::npos ? wanted : run_base() + "/" + wanted;
     if (!is_live(path)) return not_found("no WISP runs in " + path);
@@ -68,12 +68,15 @@ Result<std::string> find_run(const std::string& wanted) {
   }
   std::vector<std::string> live = live_runs(run_base());
   // It may have been started where XDG_RUNTIME_DIR was not set: by cron, by su.
+  const bool elsewhere = live.empty() && run_base() != fallback_base();
   if (live.empty()) live = live_runs(fallback_base());
   if (live.empty())
     return not_found("no WISP of this user is running (none in " + run_base() +
                      "); `wisp serve MODEL` starts one");
-  if (live.size() == 1) return live.front();
-  std::string text = "several are running; choose one with --run:";
+  const bool foreign = elsewhere && purpose == Purpose::kChange;
+  if (live.size() == 1 && !foreign) return live.front();
+  std::string text = foreign ? "none is running in " + run_base() + "; name one of another base with --run:"
+                             : "several are running; choose one with --run:";
   for (const std::string& path : live) text += "\n  " + path;
   return invalid(text);
 }

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,12 @@ bool is_live(const std::string& dir);
 /// Directories of the live runs in a base directory; none where it belongs to somebody else.
 std::vector<std::string> live_runs(const std::string& base);
 
+/// What somebody wants of a run.
+enum class Purpose : std::uint8_t { kLook, kChange };
+
 /// `wanted` (a directory, or the name of one under run_base()), or the only live run, in run_base() or else
-/// in /tmp/wisp-<uid>. Errors: kNotFound, kInvalid (several: lists them).
-Result<std::string> find_run(const std::string& wanted);
+/// in /tmp/wisp-<uid>: one that is there beside another base is for looking at, and is changed only by its
+/// name. Errors: kNotFound, kInvalid (several, or one of another base: lists them).
+Result<std::string> find_run(const std::string& wanted, Purpose purpose = Purpose::kLook);
 
 }  // namespace wisp::service

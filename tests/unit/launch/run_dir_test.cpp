@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "service/live_runs.hpp"
@@ -44,6 +45,26 @@ TEST(RunDir, SweepsTheDeadAndLeavesTheLiving) {
   auto found = wisp::service::find_run("");
   ASSERT_FALSE(found.ok());
   EXPECT_NE(found.error().text.find("--run"), std::string::npos);
+}
+
+TEST(RunDir, ARunOfAnotherBaseIsChangedOnlyByItsName) {
+  // Begun where there is no runtime folder: in /tmp/wisp-<uid>.
+  const char* before = std::getenv("XDG_RUNTIME_DIR");
+  const std::string kept = before == nullptr ? "" : before;
+  ::unsetenv("XDG_RUNTIME_DIR");
+  auto elsewhere = RunDir::create(1);
+  if (before != nullptr) ::setenv("XDG_RUNTIME_DIR", kept.c_str(), 1);
+  ASSERT_TRUE(elsewhere.ok()) << elsewhere.error().text;
+  const PrivateRuntimeDir runtime;
+  using wisp::service::find_run, wisp::service::Purpose;
+  const auto changed = find_run("", Purpose::kChange);
+  ASSERT_FALSE(changed.ok());
+  EXPECT_NE(changed.error().text.find("--run"), std::string::npos);
+  EXPECT_NE(changed.error().text.find(elsewhere->path()), std::string::npos);
+  EXPECT_EQ(find_run(elsewhere->path(), Purpose::kChange).value(), elsewhere->path());
+  auto own = RunDir::create(2);
+  ASSERT_TRUE(own.ok());
+  EXPECT_EQ(find_run("", Purpose::kChange).value(), own->path());
 }
 
 TEST(RunDir, RefusesABaseThatOthersCanEnter) {
