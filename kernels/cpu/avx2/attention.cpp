@@ -1,16 +1,12 @@
 #include <cstring>
 
+#include "cpu/attention_walk.hpp"
 #include "cpu/avx2/avx2.hpp"
 #include "cpu/avx2/vector.hpp"
-#include "wisp/kernels/canon.hpp"
 #include "wisp/kernels/kernels.hpp"
 
 namespace wisp::kernels::avx2 {
 namespace {
-
-constexpr std::uint32_t end_of_block(std::uint32_t begin, std::uint32_t end) {
-  return end - begin < kBlockColumns ? end : begin + kBlockColumns;
-}
 
 // Eight numbers of a page, widened: f32, or bf16 (std::uint16_t).
 inline __m256 load(const float* x) {
@@ -89,40 +85,23 @@ void values_of(const float* probs, const KvRows& values, std::uint32_t begin, st
   }
 }
 
-// In both, a piece of the pages stays in a near cache while the queries pass over it.
-
 template <class Number>
 void scores_in(const KvRows& keys, const float* q, std::size_t q_stride, std::uint32_t n, float scale,
                float* scores, std::size_t stride) {
-  const std::uint32_t pages = (keys.count + kPageTokens - 1) / kPageTokens;
-  const auto pass = [&]<std::uint32_t Pages>(std::uint32_t page) {
-    for (std::size_t i = 0; i < n; ++i)
-      scores_of<Number, Pages>(q + i * q_stride, keys.pages + page, page * kPageTokens, keys.count,
-                               keys.width, scale, scores + i * stride);
-  };
-  std::uint32_t page = 0;
-  for (; page + 4 <= pages; page += 4) pass.template operator()<4>(page);
-  for (; page < pages; ++page) pass.template operator()<1>(page);
+  walk_scores(keys, n, [&]<std::uint32_t Pages>(std::size_t i, std::uint32_t page) {
+    scores_of<Number, Pages>(q + i * q_stride, keys.pages + page, page * kPageTokens, keys.count, keys.width,
+                             scale, scores + i * stride);
+  });
 }
 
 template <class Number>
 void values_in(const KvRows& values, const float* probs, std::size_t stride, const std::uint32_t* counts,
                std::uint32_t n, float* out, std::size_t out_stride) {
-  constexpr std::uint32_t kWide = 8 * kLanes;
-  std::uint32_t begin = 0;
-  do {
-    const std::uint32_t end = end_of_block(begin, values.count);
-    const auto pass = [&]<std::uint32_t Vectors>(std::uint32_t d) {
-      for (std::size_t i = 0; i < n; ++i)
-        if (begin == 0 || begin < counts[i])
-          values_of<Number, Vectors>(probs + i * stride, values, begin, counts[i] < end ? counts[i] : end, d,
-                                     out + i * out_stride);
-    };
-    std::uint32_t d = 0;
-    for (; d + kWide <= values.width; d += kWide) pass.template operator()<8>(d);
-    for (; d < values.width; d += kLanes) pass.template operator()<1>(d);
-    begin = end;
-  } while (begin < values.count);
+  const auto mix = [&]<std::uint32_t Vectors>(std::size_t i, std::uint32_t begin, std::uint32_t end,
+                                              std::uint32_t d) {
+    values_of<Number, Vectors>(probs + i * stride, values, begin, end, d, out + i * out_stride);
+  };
+  walk_values(values, counts, n, kLanes, mix);
 }
 
 }  // namespace

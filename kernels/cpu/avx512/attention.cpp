@@ -1,14 +1,10 @@
+#include "cpu/attention_walk.hpp"
 #include "cpu/avx512/avx512.hpp"
 #include "cpu/avx512/vector.hpp"
-#include "wisp/kernels/canon.hpp"
 #include "wisp/kernels/kernels.hpp"
 
 namespace wisp::kernels::avx512 {
 namespace {
-
-constexpr std::uint32_t end_of_block(std::uint32_t begin, std::uint32_t end) {
-  return end - begin < kBlockColumns ? end : begin + kBlockColumns;
-}
 
 // The first n of 16 numbers of a page, widened: f32, or bf16 (std::uint16_t); the others +0 and their memory
 // untouched.

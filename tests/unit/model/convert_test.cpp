@@ -1,5 +1,4 @@
 #include "model/convert.hpp"
-#include "model/convert_plan.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,7 +11,6 @@
 
 #include "expect_error.hpp"
 #include "model/checkpoint.hpp"
-#include "model/convert_plan.hpp"
 #include "model/manifest.hpp"
 #include "tiny_checkpoint.hpp"
 
@@ -376,22 +374,6 @@ TEST_F(ConvertTest, EstimateIsExactAndProgressReachesTheEnd) {
   EXPECT_EQ(r->bytes, on_disk);
   EXPECT_EQ(done, total);
   EXPECT_EQ(total, on_disk);
-}
-
-TEST_F(ConvertTest, FastIsTheDefaultOfMeasuredFamiliesWhereItIsAnotherProfile) {
-  convert_ok(kPocket, temp_.path("int4"));
-  const auto coded = load_manifest(temp_.path("int4"));
-  ASSERT_TRUE(coded.ok());
-  EXPECT_EQ(coded->profile, "fast");
-  EXPECT_EQ(coded->fast_measured_on, "pocket-dictionary");
-  ASSERT_TRUE(convert({kPocket, temp_.path("bf16"), false, {}, {WeightFormat::kBf16, {}}}, {}).ok());
-  const auto plain = load_manifest(temp_.path("bf16"));
-  ASSERT_TRUE(plain.ok());
-  EXPECT_EQ(plain->profile, "exact") << "no product takes bytes";
-  const std::string mixtral = std::string(WISP_TEST_DATA) + "/oracle/mixtral_gptq_act_order";
-  EXPECT_EQ(plan_conversion(mixtral)->manifest.profile, "exact") << "a family that lost more than it may";
-  EXPECT_EQ(plan_conversion(std::string(WISP_TEST_DATA) + "/oracle/gpt_oss_mxfp4")->manifest.profile, "exact")
-      << "a family without a measurement";
 }
 
 TEST_F(ConvertTest, KindsOfFolders) {
