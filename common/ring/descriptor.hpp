@@ -22,6 +22,7 @@ enum class Kind : std::uint8_t {
   // edge 5, compute -> loader
   kTouch,  ///< aux = step, key = layer << 16, arena: TouchMember[]
   kNeed,   ///< key = layer << 16 | expert: asked again
+  kGuess,  ///< key = layer << 16, arena: TouchMember[]: what a touch may ask for soon; may be lost
   // edge 6, loader -> compute
   kSlotReady,   ///< key, slot, gen
   kSlotFailed,  ///< key, arena: text of the error

@@ -28,6 +28,9 @@ enum class Counter : std::uint32_t {
   kReadFailures,        ///< loader
   kChecksumFailures,    ///< loader
   kEvictions,           ///< loader
+  kPrefetchUsefulBytes,  ///< loader: experts read ahead that were there when a touch asked for them
+  kPrefetchLateBytes,   ///< loader: those that were still on their way
+  kPrefetchWastedBytes,  ///< loader: bytes read ahead that no touch asked for
   kSlotsDraining,       ///< loader: slots left to a dead epoch, now
   kLeaseWaits,          ///< loader: times a victim's lease had to end first
   kTouches,             ///< compute
@@ -77,6 +80,9 @@ inline constexpr std::array<CounterInfo, static_cast<std::size_t>(Counter::kCoun
     {"read_failures", ""},
     {"checksum_failures", ""},
     {"evictions", ""},
+    {"prefetch_useful_bytes", "bytes"},
+    {"prefetch_late_bytes", "bytes"},
+    {"prefetch_wasted_bytes", "bytes"},
     {"slots_draining", "slots"},
     {"lease_waits", ""},
     {"touches", ""},

@@ -52,6 +52,9 @@ RunFigures RunFigures::since(const RunFigures& before) const {
   less(f.hits, before.hits);
   less(f.expert_bytes_read, before.expert_bytes_read);
   less(f.device_bytes_read, before.device_bytes_read);
+  less(f.prefetch_useful_bytes, before.prefetch_useful_bytes);
+  less(f.prefetch_late_bytes, before.prefetch_late_bytes);
+  less(f.prefetch_wasted_bytes, before.prefetch_wasted_bytes);
   return f;
 }
 
@@ -65,6 +68,9 @@ RunFigures figures_of(const RunState& state) {
   f.hits = loader(Counter::kDecodeHits);
   f.expert_bytes_read = loader(Counter::kExpertBytesRead);
   f.device_bytes_read = loader(Counter::kDeviceBytesRead);
+  f.prefetch_useful_bytes = loader(Counter::kPrefetchUsefulBytes);
+  f.prefetch_late_bytes = loader(Counter::kPrefetchLateBytes);
+  f.prefetch_wasted_bytes = loader(Counter::kPrefetchWastedBytes);
   f.ram_budget_bytes = state.plan().ram_budget;
   f.ram_peak_bytes = state.life().ram_peak_bytes.load(std::memory_order_relaxed);
   f.profile = state.plan().profile;
@@ -120,6 +126,9 @@ std::string json_line(const Answer& a, const RunFigures& f) {
   j["experts"] = f.experts;
   j["expert_bytes_read"] = f.expert_bytes_read;
   j["device_bytes_read"] = f.device_bytes_read;
+  j["prefetch"] = {{"useful_bytes", f.prefetch_useful_bytes},
+                   {"late_bytes", f.prefetch_late_bytes},
+                   {"wasted_bytes", f.prefetch_wasted_bytes}};
   j["ram_budget_bytes"] = f.ram_budget_bytes;
   j["ram_peak_bytes"] = f.ram_peak_bytes;
   j["profile"] = f.profile;

@@ -25,6 +25,8 @@ struct RunFigures {
   std::uint64_t accesses = 0;  ///< experts of decode touches
   std::uint64_t hits = 0;
   std::uint64_t expert_bytes_read = 0;
+  /// Experts read ahead: there when asked for, still on their way then, never asked for.
+  std::uint64_t prefetch_useful_bytes = 0, prefetch_late_bytes = 0, prefetch_wasted_bytes = 0;
   std::uint64_t device_bytes_read = 0;
   std::uint64_t ram_budget_bytes = 0;
   std::uint64_t ram_peak_bytes = 0;

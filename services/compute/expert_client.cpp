@@ -1,6 +1,7 @@
 #include "services/compute/expert_client.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "stats/ticks.hpp"
 
@@ -17,7 +18,9 @@ ExpertClient::ExpertClient(service::StageContext& ctx)
       row_(shm::extra_of<slab::LeaseRow>(ctx.desk())),
       loader_board_(shm::extra_of<shm::LoaderBoard>(ctx.peer(StageId::kLoader))),
       to_loader_(ctx.producer(shm::EdgeId::kComputeLoader)),
-      from_loader_(ctx.consumer(shm::EdgeId::kLoaderCompute)) {
+      from_loader_(ctx.consumer(shm::EdgeId::kLoaderCompute)),
+      guesses_(std::getenv("WISP_PREFETCH") != nullptr) {
+  guess_.reserve(dir_->experts);
   set_.reserve(dir_->experts);
   leased_.reserve(dir_->experts);
   batch_.reserve(dir_->experts);
@@ -108,6 +111,18 @@ void ExpertClient::send_touch(std::uint32_t layer, bool decode, bool again) {
   m.payload = std::as_bytes(std::span<const ring::TouchMember>(set_));
   publish(m, any_open());
   if (!again) ctx_.desk()->add(Counter::kTouches);
+}
+
+/// Nobody is woken: the loader reads for this layer, and looks when the next of those reads ends.
+void ExpertClient::guess(std::uint32_t layer, std::span<const std::uint32_t> experts) {
+  guess_.clear();
+  for (const std::uint32_t e : experts) guess_.push_back({static_cast<std::uint16_t>(e), 0, 1});
+  ring::Message m;
+  m.kind = ring::Kind::kGuess;
+  m.key = ring::expert_key(layer, 0);
+  m.aux = step_;
+  m.payload = std::as_bytes(std::span<const ring::TouchMember>(guess_));
+  to_loader_.publish(m, false);
 }
 
 void ExpertClient::send_need(std::uint32_t key) {

@@ -18,6 +18,8 @@ class ExpertClient final : public ExpertSource {
   void begin_step(std::uint64_t step) { step_ = step; }
   bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use, Fail fail,
              Cancelled cancelled) override;
+  bool wants_guesses() const override { return guesses_; }
+  void guess(std::uint32_t layer, std::span<const std::uint32_t> experts) override;
   /// Wakes a loader that was told of hits only, so that it sees their touches. For when there is no step to
   /// compute: until then it learns of them with the next need, or when half the ring is full of them.
   void wake_loader() { to_loader_.ring_peer(); }
@@ -50,6 +52,8 @@ class ExpertClient final : public ExpertSource {
   ring::Consumer from_loader_;
   std::uint64_t step_ = 0;
   std::uint64_t slept_ticks_ = 0;
+  bool guesses_;
+  std::vector<ring::TouchMember> guess_;  ///< scratch
   std::vector<ring::TouchMember> set_;  ///< of the open touch; `needs` 1 while the answer is out
   std::vector<Leased> leased_;
   std::vector<ReadyExpert> batch_;

@@ -76,6 +76,12 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
   chosen_.resize(n * spec.router.top_k);
   chosen_weight_.resize(chosen_.size());
   product_.resize(chosen_.size() * spec.hidden);
+  guess_x_.resize(spec.hidden);
+  guess_scores_.resize(spec.router.experts);
+  guess_ids_.resize(std::size_t{kGuessRows} * spec.router.top_k);
+  guess_weight_.resize(spec.router.top_k);
+  guess_.reserve(guess_ids_.size());
+  came_.reserve(spec.router.experts);
   if (spec.shared.width != 0) shared_.resize(n * spec.hidden);
   mix_.resize(spec.shared.gated ? n : 0);
   product_of_.resize(chosen_.size());

@@ -63,6 +63,11 @@ class ExpertSource {
   /// on the way.
   virtual bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use,
                      Fail fail, Cancelled cancelled) = 0;
+  /// Whether guesses are of use.
+  virtual bool wants_guesses() const { return false; }
+  /// A later visit to `layer` may ask for these, the likeliest first. Called from within visit(), while it
+  /// waits.
+  virtual void guess(std::uint32_t /*layer*/, std::span<const std::uint32_t> /*experts*/) {}
 };
 
 /// The forward pass of every family over shared blocks. Holds scratch, no state between calls but KV pages.
@@ -120,6 +125,8 @@ class Forward {
     std::uint32_t local;  ///< row in gathered_, gate_ and up_
     Input gate_in, up_in;
   };
+  /// Rows of a step whose next choice is guessed; more of them need most experts anyway.
+  static constexpr std::uint32_t kGuessRows = 8;
   /// Items that the heads of a row are shared out to in latent attention.
   static constexpr std::uint32_t kHeadGroups = 4;
   /// One column of a tile of 16 rows of a f32 matrix (wisp/kernels/weight.hpp).
@@ -192,6 +199,9 @@ class Forward {
   /// Both [n]: gate becomes what `down` takes.
   void glu(float* gate, const float* up, std::size_t n) const;
   void route(std::uint32_t layer, std::uint32_t rows);
+  /// Tells `experts` what the next layer's router would choose if nothing more were added to x_ than what
+  /// the members that have come add. Uses the calling thread alone.
+  void guess_next(std::uint32_t layer, ExpertSource& experts);
   /// x_ += the experts' products in rank order, then the shared expert, which must be in shared_.
   void add_experts();
   void multiply_experts(std::span<const ReadyExpert> ready);
@@ -268,6 +278,11 @@ class Forward {
   std::vector<float> route_scratch_;               ///< [2 * experts]
   std::vector<std::uint32_t> chosen_;              ///< [rows, top_k]
   std::vector<float> chosen_weight_;               ///< [rows, top_k]
+  std::vector<std::uint8_t> came_;                 ///< [set] 1: multiplied
+  std::vector<float> guess_x_, guess_scores_;      ///< [hidden], [experts] of a row
+  std::vector<std::uint32_t> guess_ids_;           ///< [kGuessRows, top_k]
+  std::vector<float> guess_weight_;                ///< [top_k]
+  std::vector<std::uint32_t> guess_;               ///< of all rows, the likeliest first
   std::vector<float> shared_;                      ///< [rows, hidden] output of the shared expert
   std::vector<float> mix_;                         ///< [rows] its gate
   std::vector<float> product_;                     ///< [rows * top_k, hidden], grouped by expert

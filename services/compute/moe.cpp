@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "services/compute/forward.hpp"
 
@@ -11,18 +12,22 @@ constexpr std::array kRouteKinds{kernels::RouteKind::kSoftmaxTopK, kernels::Rout
                                  kernels::RouteKind::kTopKSoftmax};
 /// Columns of an item that adds vectors.
 constexpr std::uint32_t kSliceColumns = 512;
+
+kernels::RouteRule rule_of(const model::RouterSpec& r) {
+  return {kRouteKinds[static_cast<std::size_t>(r.kind)],
+          r.experts,
+          r.top_k,
+          r.renormalise,
+          r.groups,
+          r.kept_groups,
+          r.scale};
+}
 }  // namespace
 
 void Forward::route(std::uint32_t layer, std::uint32_t rows) {
   const model::RouterSpec& r = spec_.router;
   const LayerWeights& w = weights_.layers[layer];
-  const kernels::RouteRule rule{kRouteKinds[static_cast<std::size_t>(r.kind)],
-                                r.experts,
-                                r.top_k,
-                                r.renormalise,
-                                r.groups,
-                                r.kept_groups,
-                                r.scale};
+  const kernels::RouteRule rule = rule_of(r);
   products(normed_.data(), {{w.router, router_.data()}}, rows);
   set_.clear();
   std::fill(member_of_.begin(), member_of_.end(), -1);
@@ -70,11 +75,15 @@ bool Forward::moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, Expert
   const auto use = [&](std::span<const ReadyExpert> ready) {
     spans_.enter(Span::kExperts);
     multiply_experts(ready);
+    for (const ReadyExpert& e : ready) came_[e.member] = 1;
     spans_.enter(Span::kOther);
   };
+  came_.assign(set_.size(), 0);
+  bool guessed = !decode_ || rows > kGuessRows || !experts.wants_guesses();
   // Asked only where an expert is missing: until it comes, the loader has more use for the cores.
   const auto waits = [&] {
     pool_.rest();
+    if (!std::exchange(guessed, true)) guess_next(layer, experts);
     return cancelled();
   };
   spans_.enter(Span::kOther);
@@ -86,6 +95,38 @@ bool Forward::moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, Expert
   }
   add_experts();
   return true;
+}
+
+void Forward::guess_next(std::uint32_t layer, ExpertSource& experts) {
+  const std::uint32_t next = layer + 1;
+  if (next >= spec_.layers.size() || !spec_.layers[next].moe) return;
+  const LayerWeights& w = weights_.layers[next];
+  const kernels::WeightView& router = w.router.weight;
+  if (router.order != nullptr) return;
+  const auto rows = static_cast<std::uint32_t>(rows_.size());
+  const std::uint32_t top_k = spec_.router.top_k;
+  const std::size_t hidden = spec_.hidden;
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::copy_n(x_.data() + row * hidden, hidden, guess_x_.data());
+    for (std::uint32_t rank = 0; rank < top_k; ++rank) {
+      const std::size_t i = row * top_k + rank;
+      if (came_[static_cast<std::size_t>(member_of_[chosen_[i]])] == 0) continue;
+      k_.accumulate(chosen_weight_[i], product_.data() + product_of_[i] * hidden, guess_x_.data(), hidden, false);
+    }
+    k_.rms_norm(guess_x_.data(), w.ffn_norm.data(), spec_.norm_eps, hidden, guess_x_.data());
+    k_.linear(router, guess_x_.data(), router.cols, 1, guess_scores_.data(), router.rows, 0,
+              kernels::tiles_of(router.rows));
+    if (!w.router.bias.empty()) k_.add(guess_scores_.data(), w.router.bias.data(), router.rows);
+    kernels::route(rule_of(spec_.router), guess_scores_.data(), w.selection.data(), route_scratch_.data(),
+                   guess_ids_.data() + row * top_k, guess_weight_.data(), k_);
+  }
+  guess_.clear();
+  for (std::uint32_t rank = 0; rank < top_k; ++rank)
+    for (std::size_t row = 0; row < rows; ++row) {
+      const std::uint32_t expert = guess_ids_[row * top_k + rank];
+      if (std::ranges::find(guess_, expert) == guess_.end()) guess_.push_back(expert);
+    }
+  experts.guess(next, guess_);
 }
 
 void Forward::add_experts() {

@@ -26,6 +26,7 @@ void LoaderStage::rebuild() {
     if (!holds || word.key != key) dir_->index()[i].store(0, std::memory_order_relaxed);
   }
   for (std::uint32_t s = 0; s < dir_->slots; ++s) take_over(s);
+  take_staging_slots();
   ctx_.desk()->set(Counter::kSlotsDraining, draining_.size());
 }
 
@@ -72,6 +73,7 @@ bool LoaderStage::free_drained() {
     policy_.restore(s);
     return true;
   });
+  take_staging_slots();
   ctx_.desk()->set(Counter::kSlotsDraining, draining_.size());
   spdlog::info("{} slots of a dead loader have drained, {} are left", before - draining_.size(),
                draining_.size());

@@ -16,8 +16,10 @@ using stats::Counter;
 /// victim that may still be hit, and fewer slots are lost to a dead loader's reads.
 bool LoaderStage::place_wants() {
   bool placed = false;
-  while (!wants_.empty() && queue_->has_room()) {
+  while (!wants_.empty()) {
     const Want w = wants_.front();
+    const auto ahead = staged(w.key);
+    if (!ahead && !queue_->has_room()) break;
     if (policy_.slot_of(
             w.key)) {  // cannot be: want() looks first. Said twice, answered twice is the worst of it
       wants_.pop_front();
@@ -27,7 +29,10 @@ bool LoaderStage::place_wants() {
     const auto slot = take_slot();
     if (!slot) return placed;
     wants_.pop_front();
-    begin_fill(*slot, w.key, w.needed);
+    if (ahead)
+      swap_in(*ahead, *slot, w.needed);
+    else
+      begin_fill(*slot, w.key, w.needed);
     placed = true;
   }
   if (wants_.empty()) {
@@ -38,9 +43,18 @@ bool LoaderStage::place_wants() {
 }
 
 void LoaderStage::begin_fill(std::uint32_t slot, std::uint32_t key, bool needed) {
-  Slot& s = slots_[slot];
-  s = {State::kFilling, needed, false, key, SlotWord::next_generation(s.generation)};
   policy_.insert(slot, key);
+  slots_[slot].needed = needed;
+  read_into(slot, key, Urgency::kDemand);
+}
+
+/// Starts the reads of an expert into a slot that holds nothing.
+void LoaderStage::read_into(std::uint32_t slot, std::uint32_t key, Urgency urgency) {
+  Slot& s = slots_[slot];
+  s.state = State::kFilling;
+  s.answer_pending = false;
+  s.key = key;
+  s.generation = SlotWord::next_generation(s.generation);
   // The epoch first: a word that says FILLING is never read with the epoch of an earlier fill.
   entry(slot).fill_epoch.store(ctx_.epoch(), std::memory_order_seq_cst);
   store_word(slot, SlotState::kFilling);
@@ -49,11 +63,11 @@ void LoaderStage::begin_fill(std::uint32_t slot, std::uint32_t key, bool needed)
   const model::ExpertExtent& extent = manifest_.experts[layer].extents[ring::expert_of(key)];
   std::byte* const to = slab_ + slot * dir_->stride;
   const std::uint64_t here = stripes_.empty() ? dir_->stride : stripes_.front().begin;
-  parts_.assign(1, {&files_[layer_file_[layer]], extent.offset, here, to, slot});
+  parts_.assign(1, {&files_[layer_file_[layer]], extent.offset, here, to, slot, urgency});
   for (std::size_t i = 0; i < stripes_.size(); ++i) {
     const model::Stripe& stripe = stripes_[i];
     parts_.push_back({&files_[stripe_file_[layer * stripes_.size() + i]],
-                      stripe.offset_of(ring::expert_of(key)), stripe.bytes(), to + stripe.begin, slot});
+                      stripe.offset_of(ring::expert_of(key)), stripe.bytes(), to + stripe.begin, slot, urgency});
   }
   queue_->add(parts_);
 }
@@ -69,22 +83,29 @@ std::string LoaderStage::where_is(std::uint32_t key) const {
   return text;
 }
 
+/// What is wrong with the expert that has been read into `slot`, if anything is.
+std::optional<Error> LoaderStage::check_expert(std::uint32_t slot) {
+  if (!ctx_.plan().options.check_experts) return std::nullopt;
+  const std::uint32_t key = slots_[slot].key;
+  const std::uint64_t payload = manifest_.spec.expert.payload;
+  const auto& extent = manifest_.experts[ring::layer_of(key)].extents[ring::expert_of(key)];
+  if (XXH3_64bits(slab_ + slot * dir_->stride, payload) == extent.checksum) return std::nullopt;
+  ctx_.desk()->add(Counter::kChecksumFailures);
+  return corrupt(where_is(key) + ", " + std::to_string(payload) + " bytes: they do not match their checksum");
+}
+
 /// All reads of the slot are over: READY and the answer, or FREE and the reason.
 void LoaderStage::finish_fill(std::uint32_t slot, std::optional<Error> error) {
-  Slot& s = slots_[slot];
-  WISP_CHECK(s.state == State::kFilling);
-  const std::uint64_t payload = manifest_.spec.expert.payload;
-  if (!error && ctx_.plan().options.check_experts) {
-    const auto& extent = manifest_.experts[ring::layer_of(s.key)].extents[ring::expert_of(s.key)];
-    if (XXH3_64bits(slab_ + slot * dir_->stride, payload) != extent.checksum) {
-      ctx_.desk()->add(Counter::kChecksumFailures);
-      error = corrupt(where_is(s.key) + ", " + std::to_string(payload) +
-                      " bytes: they do not match their checksum");
-    }
-  }
+  WISP_CHECK(slots_[slot].state == State::kFilling);
+  if (!error) error = check_expert(slot);
   if (error) return fail_fill(slot, std::move(*error));
+  make_ready(slot);
+}
+
+void LoaderStage::make_ready(std::uint32_t slot) {
+  Slot& s = slots_[slot];
   service::crash_point(CrashPoint::kCqeBeforeReady);
-  entry(slot).bytes.store(static_cast<std::uint32_t>(payload), std::memory_order_relaxed);
+  entry(slot).bytes.store(static_cast<std::uint32_t>(manifest_.spec.expert.payload), std::memory_order_relaxed);
   s.state = State::kReady;
   store_word(slot, SlotState::kReady);
   dir_->index()[ring::layer_of(s.key) * dir_->experts + ring::expert_of(s.key)].store(

@@ -147,6 +147,7 @@ Status LoaderStage::start(LoaderParts parts) {
     WISP_ASSIGN(backend_, make_backend(std::move(setup)));
   }
   queue_.emplace(*backend_, *ctx_.desk(), drives());
+  if (const char* n = std::getenv("WISP_PREFETCH")) staging_wanted_ = static_cast<std::uint32_t>(std::atoi(n));
   rebuild();
   begin_learning();
   lock_.add(dense);
@@ -175,6 +176,7 @@ bool LoaderStage::poll() {
   worked |= queue_->reap();
   worked |= flush_answers();
   worked |= place_wants();
+  worked |= prefetch();
   worked |= step_dense();
   worked |= warm_up();
   // Before any checksum is computed: the drive has work while we do.
@@ -208,11 +210,16 @@ bool LoaderStage::step_done() {
     if (Status s = dense_->on_done(std::move(*done)); !s.ok()) ctx_.give_up(s.error());
     return true;
   }
+  const auto slot = static_cast<std::uint32_t>(done->tag);
+  if (slots_[slot].staging) {
+    finish_staging(slot, std::move(done->error), done->arrived);
+    return true;
+  }
   if (!done->error) {
     ctx_.desk()->add(stats::Counter::kReads);
     ctx_.desk()->add(stats::Counter::kExpertBytesRead, done->bytes);
   }
-  finish_fill(static_cast<std::uint32_t>(done->tag), std::move(done->error));
+  finish_fill(slot, std::move(done->error));
   return true;
 }
 
@@ -224,7 +231,7 @@ bool LoaderStage::has_work() {
   if (ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire) != compute_epoch_)
     return true;
   if (any_drained()) return true;
-  if (wants_.empty() || !queue_->has_room()) return false;
+  if (wants_.empty() || (!queue_->has_room() && !staged(wants_.front().key))) return false;
   if (!lease_wait_) return blocked_ == Blocked::kNo;
   look_at_answers();
   return reader_of(*lease_wait_) != Reader::kCompute;

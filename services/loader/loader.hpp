@@ -32,7 +32,7 @@ struct LoaderParts {
 /// successor rebuilds them from the slot words, and compute repeats the open touch. One thread.
 ///
 /// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases ·
-/// drain.cpp what a dead loader left · learn.cpp what outlives the run.
+/// drain.cpp what a dead loader left · learn.cpp what outlives the run · prefetch.cpp guesses.
 class LoaderStage : public service::Stage {
  public:
   /// Checks the model against the plan, takes the slots over and opens the backend. `ctx` outlives the stage.
@@ -43,11 +43,13 @@ class LoaderStage : public service::Stage {
   void sleep(service::StageContext& ctx) override;
 
  private:
-  enum class State : std::uint8_t { kFree, kFilling, kReady, kDraining };
+  enum class State : std::uint8_t { kFree, kFilling, kStaged, kReady, kDraining };
   /// What this life knows of a slot. Key and generation repeat the slot word.
   struct Slot {
     State state = State::kFree;
     bool needed = false;          ///< an answer is due when it is READY
+    bool dropped = false;  ///< of staging_, kFilling: no touch asked for it
+    bool staging = false;  ///< belongs to staging_: kFree, kFilling or kStaged, and unknown to the policy
     bool answer_pending = false;  ///< READY, but edge 6 was full: not to be evicted
     std::uint32_t key = 0;
     std::uint32_t generation = 0;
@@ -110,8 +112,20 @@ class LoaderStage : public service::Stage {
   // fill.cpp
   bool place_wants();
   void begin_fill(std::uint32_t slot, std::uint32_t key, bool needed);
+  void read_into(std::uint32_t slot, std::uint32_t key, Urgency urgency);
+  std::optional<Error> check_expert(std::uint32_t slot);
+  void make_ready(std::uint32_t slot);
   void finish_fill(std::uint32_t slot, std::optional<Error> error);
   void fail_fill(std::uint32_t slot, Error error);
+
+  // prefetch.cpp
+  void take_staging_slots();
+  void on_guess(const ring::Descriptor& d);
+  bool prefetch();
+  std::optional<std::uint32_t> staged(std::uint32_t key) const;
+  void settle_guesses();
+  void swap_in(std::uint32_t staged, std::uint32_t victim, bool needed);
+  void finish_staging(std::uint32_t slot, std::optional<Error> error, std::uint64_t arrived);
 
   // evict.cpp
   std::optional<std::uint32_t> take_slot();
@@ -162,6 +176,9 @@ class LoaderStage : public service::Stage {
   std::vector<std::uint32_t>
       unread_generation_;  // [slots]: generation named by an unread answer; see look_at_answers
   std::vector<std::uint32_t> unread_slots_;
+  std::vector<std::uint32_t> staging_;  // slots that guesses are read into, outside of the policy
+  std::uint32_t staging_wanted_ = 0;
+  std::vector<std::uint32_t> guesses_;  // keys still to be read ahead, the least likely first
   Blocked blocked_ = Blocked::kNo;
   std::optional<std::uint32_t> lease_wait_;  // slot
   std::uint32_t compute_epoch_ = 0;

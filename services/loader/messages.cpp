@@ -59,6 +59,9 @@ bool LoaderStage::take_messages() {
       case ring::Kind::kNeed:
         on_need(d->key);
         break;
+      case ring::Kind::kGuess:
+        on_guess(*d);
+        break;
       default:
         spdlog::warn("message of kind {} on the edge from compute is ignored", static_cast<int>(d->kind));
     }
@@ -95,16 +98,25 @@ void LoaderStage::on_touch(const ring::Descriptor& d) {
   take_members(d, layer);
   if (set_.empty()) return;
   const std::span<const std::uint8_t> resident = policy_.admit(layer, set_, !again);
-  std::uint64_t hits = 0;
+  std::uint64_t hits = 0, ahead = 0;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     // Leased without asking: it was there, even if it has been evicted since.
     const bool leased = members_[i].needs == 0;
     hits += resident[i] != 0 || leased ? 1 : 0;
     if (leased)
       policy_.serve(set_[i].key);
-    else
+    else if (!staged(set_[i].key))
       want(set_[i].key, true);
+    else
+      ++ahead;
   }
+  // What is there already, or nearly, goes first.
+  for (std::size_t i = 0; ahead > 0 && i < members_.size(); ++i) {
+    if (members_[i].needs == 0 || !staged(set_[i].key)) continue;
+    wants_.push_front({set_[i].key, true});
+    --ahead;
+  }
+  settle_guesses();
   blocked_ = Blocked::kNo;
   if (again) return;
   const bool decode = (d.flags & ring::kTouchDecode) != 0;

@@ -88,7 +88,7 @@ void ReadQueue::add(std::span<const Extent> parts) {
     free_active_.pop_back();
   }
   ++actives_;
-  active_[a] = {parts.front().tag, 0, 0, parts.front().urgency, std::nullopt};
+  active_[a] = {parts.front().tag, 0, 0, 0, parts.front().urgency, std::nullopt};
   const std::uint32_t most = parts.front().urgency == Urgency::kDemand ? kPieceBytes : kIdlePieceBytes;
   for (const Extent& e : parts) {
     WISP_CHECK(e.file->drive < drives_.size());
@@ -248,6 +248,7 @@ void ReadQueue::complete_several(const Flight& f, std::int64_t result) {
     Piece& p = pieces_[f.pieces[i]];
     if (left >= static_cast<std::int64_t>(p.bytes)) {
       left -= static_cast<std::int64_t>(p.bytes);
+      active_[p.active].arrived += p.bytes;
       end_piece(f.pieces[i]);
       continue;
     }
@@ -263,7 +264,10 @@ void ReadQueue::complete_several(const Flight& f, std::int64_t result) {
 
 void ReadQueue::complete_one(std::uint32_t piece, std::int64_t result) {
   Piece& p = pieces_[piece];
-  if (result == static_cast<std::int64_t>(p.bytes)) return end_piece(piece);
+  if (result == static_cast<std::int64_t>(p.bytes)) {
+    active_[p.active].arrived += p.bytes;
+    return end_piece(piece);
+  }
   if (result == -EIO && p.failures++ < kMaxFailures) return retry(piece);
   if (is_refusal(result) && p.refusals++ < kMaxRefusals) return retry(piece);
   if (result < 0) {
@@ -282,6 +286,7 @@ void ReadQueue::complete_one(std::uint32_t piece, std::int64_t result) {
     return end_piece(piece);
   }
   forget(*p.file, p.offset, whole);
+  active_[p.active].arrived += whole;
   p.offset += whole;
   p.destination += whole;
   p.bytes -= whole;
@@ -307,7 +312,7 @@ void ReadQueue::end_piece(std::uint32_t piece) {
   free_pieces_.push_back(piece);
   Active& a = active_[i];
   if (--a.pieces > 0) return;
-  done_.push_back({a.tag, a.bytes, std::move(a.error)});
+  done_.push_back({a.tag, a.bytes, a.arrived, std::move(a.error)});
   a.error.reset();
   free_active_.push_back(i);
   --actives_;

@@ -38,6 +38,7 @@ struct Extent {
 struct ExtentDone {
   std::uint64_t tag = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t arrived = 0;  ///< of them; fewer where there is an error
   std::optional<Error> error;
 };
 
@@ -84,6 +85,7 @@ class ReadQueue {
   struct Active {
     std::uint64_t tag = 0;
     std::uint64_t bytes = 0;
+    std::uint64_t arrived = 0;
     std::uint32_t pieces = 0;  // not yet at their end
     Urgency urgency = Urgency::kDemand;
     std::optional<Error> error;
