@@ -88,6 +88,7 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setExpertExtents(from.expert_extents);
   to.setTopK(from.top_k);
   to.setSlots(from.slots);
+  to.setPrefetchSlots(from.prefetch_slots);
   to.setStride(from.stride);
   to.setDenseBytes(from.dense_bytes);
   to.setCtx(from.ctx);
@@ -130,6 +131,7 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   p.expert_extents = from.getExpertExtents();
   p.top_k = from.getTopK();
   p.slots = from.getSlots();
+  p.prefetch_slots = from.getPrefetchSlots();
   p.stride = from.getStride();
   p.dense_bytes = from.getDenseBytes();
   p.ctx = from.getCtx();

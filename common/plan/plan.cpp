@@ -19,6 +19,9 @@ constexpr std::uint32_t kMaxParallel = 256;
 constexpr std::uint32_t kMaxThreads = 1024;
 constexpr std::uint32_t kLargestChunk = 512;
 constexpr std::uint32_t kSmallestChunk = 16;
+/// Of experts read ahead, and the part of the slots that they may take.
+constexpr std::uint64_t kPrefetchBytes = 4 * kMiB;
+constexpr std::uint32_t kPrefetchShare = 32;
 /// A chunk reads each expert once however long it is, so a long one saves reads; but its buffers take the
 /// place of slots. They may take this share of the budget.
 constexpr std::uint64_t kScratchShare = 8;
@@ -167,6 +170,14 @@ Error too_small(const RunPlan& p, std::uint64_t available, std::uint64_t needed)
   return exhausted(std::move(text));
 }
 
+/// As many as a drive may fill between the reads of two layers, and few enough that the cache does not miss
+/// them.
+std::uint32_t prefetch_slots(const RunPlan& p) {
+  if (!p.options.prefetch || p.slots >= p.expert_extents) return 0;
+  const auto useful = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(kPrefetchBytes / p.stride, 2, 8));
+  return std::min(useful, p.slots / kPrefetchShare);
+}
+
 /// The longest chunk whose buffers leave the slots their share.
 std::uint32_t choose_chunk(Layout& layout, const Range& slots, const Range& chunks, std::uint64_t budget) {
   for (std::uint32_t chunk = chunks.high; chunk > chunks.low; chunk = std::max(chunk / 2, chunks.low)) {
@@ -196,6 +207,7 @@ Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, s
   const std::uint32_t most = layout.most_slots(slots.low, slots.high, chunk, budget);
   layout.with(most, chunk);
   RunPlan plan = layout.take();
+  plan.prefetch_slots = prefetch_slots(plan);
   plan.ram_budget = budget;
   plan.minimum_ram = minimum;
   // Regions are taken at once at the start; more than there is would end in the kernel's out-of-memory

@@ -27,6 +27,7 @@ struct RunOptions {
   std::int32_t port = 8080;  ///< 0 = any free one, -1 = no TCP listener
   std::string io = "auto";   ///< auto, uring, pread, ghost (tests)
   bool check_experts = true;
+  bool prefetch = true;
   std::string logits_dir;  ///< "" = none
   std::string log_level = "info";
   bool text =
@@ -44,7 +45,8 @@ struct RunPlan {
   std::uint32_t experts_per_layer = 0;
   std::uint32_t expert_extents = 0;
   std::uint32_t top_k = 0;
-  std::uint32_t slots = 0;
+  std::uint32_t slots = 0;           ///< of the slab
+  std::uint32_t prefetch_slots = 0;  ///< of those, for what is read ahead; the cache has the others
   std::uint64_t stride = 0;
   std::uint64_t dense_bytes = 0;
   std::uint32_t ctx = 0;
@@ -70,6 +72,7 @@ struct RunPlan {
   std::uint64_t reserve_bytes = 0;
   std::uint64_t minimum_ram = 0;  ///< smallest budget in which this model runs with these options
 
+  std::uint32_t cache_slots() const { return slots - prefetch_slots; }
   std::uint64_t slab_bytes() const { return std::uint64_t{slots} * stride; }
   std::uint64_t kv_bytes() const { return std::uint64_t{kv_pages} * kv_page_bytes; }
   std::uint64_t total() const {

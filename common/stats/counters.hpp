@@ -9,48 +9,48 @@ namespace wisp::stats {
 /// Counters of all stages, one table: a desk's counter block has a cell for each, and the stage that owns the
 /// desk is the only writer. They survive restarts, since a desk does.
 enum class Counter : std::uint32_t {
-  kLoops = 0,           ///< turns of the stage's loop (a report of progress; it kills nobody)
-  kParks,               ///< times it slept
-  kRingsSent,           ///< doorbells rung
-  kRequests,            ///< requests opened (router), accepted (gateway)
-  kTokensCommitted,     ///< router
-  kSteps,               ///< published (router), run (compute)
-  kPromptTokens,        ///< prompt positions computed (router)
-  kStaleResults,        ///< results dropped by their key (router)
-  kDecodeAccesses,      ///< loader: experts of decode touches
-  kDecodeHits,          ///< loader: those resident at the touch
-  kPrefillAccesses,     ///< loader
-  kPrefillHits,         ///< loader
-  kReads,               ///< loader: extents read to the end
-  kExpertBytesRead,     ///< loader: payload and padding of those extents
-  kDeviceBytesRead,     ///< loader: every byte the drive was asked for, dense part and retries included
-  kReadRetries,         ///< loader: short reads continued and EIO retried
-  kReadFailures,        ///< loader
-  kChecksumFailures,    ///< loader
-  kEvictions,           ///< loader
+  kLoops = 0,            ///< turns of the stage's loop (a report of progress; it kills nobody)
+  kParks,                ///< times it slept
+  kRingsSent,            ///< doorbells rung
+  kRequests,             ///< requests opened (router), accepted (gateway)
+  kTokensCommitted,      ///< router
+  kSteps,                ///< published (router), run (compute)
+  kPromptTokens,         ///< prompt positions computed (router)
+  kStaleResults,         ///< results dropped by their key (router)
+  kDecodeAccesses,       ///< loader: experts of decode touches
+  kDecodeHits,           ///< loader: those resident at the touch
+  kPrefillAccesses,      ///< loader
+  kPrefillHits,          ///< loader
+  kReads,                ///< loader: extents read to the end
+  kExpertBytesRead,      ///< loader: payload and padding of those extents
+  kDeviceBytesRead,      ///< loader: every byte the drive was asked for, dense part and retries included
+  kReadRetries,          ///< loader: short reads continued and EIO retried
+  kReadFailures,         ///< loader
+  kChecksumFailures,     ///< loader
+  kEvictions,            ///< loader
   kPrefetchUsefulBytes,  ///< loader: experts read ahead that were there when a touch asked for them
-  kPrefetchLateBytes,   ///< loader: those that were still on their way
+  kPrefetchLateBytes,    ///< loader: those that were still on their way
   kPrefetchWastedBytes,  ///< loader: bytes read ahead that no touch asked for
-  kSlotsDraining,       ///< loader: slots left to a dead epoch, now
-  kLeaseWaits,          ///< loader: times a victim's lease had to end first
-  kTouches,             ///< compute
-  kLeaseHits,           ///< compute: experts leased without a message
-  kNeeds,               ///< compute: experts waited for
-  kLoaderChanges,       ///< compute: times a touch was sent again to a new loader
-  kDecodeSteps,         ///< compute: steps in which every sequence has one row; of these alone:
-  kDecodeStepNs,        ///< from a step taken to its result published
-  kDecodeGapNs,         ///< from a result published to the next step taken
-  kDecodeAttentionNs,   ///< of the step: attention, thread waits included as in the next three
-  kDecodeRouterNs,      ///< routers
-  kDecodeExpertsNs,     ///< experts and MLPs
-  kDecodeHeadNs,        ///< the head
-  kDecodeExpertWaitNs,  ///< asleep until an expert comes
-  kDecodeThreadWaitNs,  ///< waits for other threads at the ends of loops
-  kHttpRequests,        ///< gateway
-  kHttpErrors,          ///< gateway
-  kResumes,             ///< gateway: streams taken up again by Last-Event-ID
-  kHelperRestarts,      ///< gateway: template helpers started again
-  kLongestStall,        ///< router: most prompt rows computed between two tokens of one stream
+  kSlotsDraining,        ///< loader: slots left to a dead epoch, now
+  kLeaseWaits,           ///< loader: times a victim's lease had to end first
+  kTouches,              ///< compute
+  kLeaseHits,            ///< compute: experts leased without a message
+  kNeeds,                ///< compute: experts waited for
+  kLoaderChanges,        ///< compute: times a touch was sent again to a new loader
+  kDecodeSteps,          ///< compute: steps in which every sequence has one row; of these alone:
+  kDecodeStepNs,         ///< from a step taken to its result published
+  kDecodeGapNs,          ///< from a result published to the next step taken
+  kDecodeAttentionNs,    ///< of the step: attention, thread waits included as in the next three
+  kDecodeRouterNs,       ///< routers
+  kDecodeExpertsNs,      ///< experts and MLPs
+  kDecodeHeadNs,         ///< the head
+  kDecodeExpertWaitNs,   ///< asleep until an expert comes
+  kDecodeThreadWaitNs,   ///< waits for other threads at the ends of loops
+  kHttpRequests,         ///< gateway
+  kHttpErrors,           ///< gateway
+  kResumes,              ///< gateway: streams taken up again by Last-Event-ID
+  kHelperRestarts,       ///< gateway: template helpers started again
+  kLongestStall,         ///< router: most prompt rows computed between two tokens of one stream
   kCount
 };
 inline constexpr std::uint32_t kCounterCells = 64;

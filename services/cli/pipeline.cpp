@@ -72,6 +72,7 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   c.add_flag("--no-learned-cache", f.no_learned_cache,
              "Neither use nor keep what the cache learned in earlier runs (see wisp cache)")
       ->group(group);
+  c.add_flag("--no-prefetch", f.no_prefetch, "Never read experts before a layer asks for them")->group(group);
   c.add_option("--trace", f.trace, "Record which experts are chosen to this file (see wisp trace)")
       ->group(group);
   c.add_option("--log-level", o.log_level, "What the stages say on stderr: debug, info, warn, error")
@@ -173,6 +174,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   options.ram = size_flag(flags.ram);
   options.experts_ram = size_flag(flags.experts_ram);
   options.check_experts = !flags.no_check;
+  options.prefetch = !flags.no_prefetch;
   options.text = model.has_tokenizer;
   std::error_code error;
   // The launcher and the stages may run elsewhere.
@@ -216,7 +218,8 @@ RunFigures Pipeline::figures() const {
   if (state.ok()) return figures_of(*state);
   console_.notice("the run's counters are gone: " + state.error().text);
   RunFigures f;
-  f.slots = plan_.slots;
+  f.slots = plan_.cache_slots();
+  f.prefetch_slots = plan_.prefetch_slots;
   f.experts = plan_.expert_extents;
   f.ram_budget_bytes = plan_.ram_budget;
   f.profile = plan_.profile;

@@ -62,7 +62,8 @@ RunFigures figures_of(const RunState& state) {
   using stats::Counter;
   const auto loader = [&](Counter c) { return state.counter(shm::StageId::kLoader, c); };
   RunFigures f;
-  f.slots = state.plan().slots;
+  f.slots = state.plan().cache_slots();
+  f.prefetch_slots = state.plan().prefetch_slots;
   f.experts = state.plan().expert_extents;
   f.accesses = loader(Counter::kDecodeAccesses);
   f.hits = loader(Counter::kDecodeHits);
@@ -126,7 +127,8 @@ std::string json_line(const Answer& a, const RunFigures& f) {
   j["experts"] = f.experts;
   j["expert_bytes_read"] = f.expert_bytes_read;
   j["device_bytes_read"] = f.device_bytes_read;
-  j["prefetch"] = {{"useful_bytes", f.prefetch_useful_bytes},
+  j["prefetch"] = {{"slots", f.prefetch_slots},
+                   {"useful_bytes", f.prefetch_useful_bytes},
                    {"late_bytes", f.prefetch_late_bytes},
                    {"wasted_bytes", f.prefetch_wasted_bytes}};
   j["ram_budget_bytes"] = f.ram_budget_bytes;

@@ -20,7 +20,8 @@ struct DecodeTimes {
 
 /// What the run's counters say beside an answer.
 struct RunFigures {
-  std::uint32_t slots = 0;
+  std::uint32_t slots = 0;           ///< of the cache
+  std::uint32_t prefetch_slots = 0;  ///< beside them
   std::uint32_t experts = 0;
   std::uint64_t accesses = 0;  ///< experts of decode touches
   std::uint64_t hits = 0;

@@ -1,7 +1,6 @@
 #include "services/compute/expert_client.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "stats/ticks.hpp"
 
@@ -19,7 +18,7 @@ ExpertClient::ExpertClient(service::StageContext& ctx)
       loader_board_(shm::extra_of<shm::LoaderBoard>(ctx.peer(StageId::kLoader))),
       to_loader_(ctx.producer(shm::EdgeId::kComputeLoader)),
       from_loader_(ctx.consumer(shm::EdgeId::kLoaderCompute)),
-      guesses_(std::getenv("WISP_PREFETCH") != nullptr) {
+      guesses_(ctx.plan().prefetch_slots > 0) {
   guess_.reserve(dir_->experts);
   set_.reserve(dir_->experts);
   leased_.reserve(dir_->experts);

@@ -54,7 +54,7 @@ class ExpertClient final : public ExpertSource {
   std::uint64_t slept_ticks_ = 0;
   bool guesses_;
   std::vector<ring::TouchMember> guess_;  ///< scratch
-  std::vector<ring::TouchMember> set_;  ///< of the open touch; `needs` 1 while the answer is out
+  std::vector<ring::TouchMember> set_;    ///< of the open touch; `needs` 1 while the answer is out
   std::vector<Leased> leased_;
   std::vector<ReadyExpert> batch_;
 };

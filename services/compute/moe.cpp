@@ -105,13 +105,14 @@ void Forward::guess_next(std::uint32_t layer, ExpertSource& experts) {
   if (router.order != nullptr) return;
   const auto rows = static_cast<std::uint32_t>(rows_.size());
   const std::uint32_t top_k = spec_.router.top_k;
-  const std::size_t hidden = spec_.hidden;
+  const std::uint32_t hidden = spec_.hidden;
   for (std::size_t row = 0; row < rows; ++row) {
     std::copy_n(x_.data() + row * hidden, hidden, guess_x_.data());
     for (std::uint32_t rank = 0; rank < top_k; ++rank) {
       const std::size_t i = row * top_k + rank;
       if (came_[static_cast<std::size_t>(member_of_[chosen_[i]])] == 0) continue;
-      k_.accumulate(chosen_weight_[i], product_.data() + product_of_[i] * hidden, guess_x_.data(), hidden, false);
+      k_.accumulate(chosen_weight_[i], product_.data() + product_of_[i] * hidden, guess_x_.data(), hidden,
+                    false);
     }
     k_.rms_norm(guess_x_.data(), w.ffn_norm.data(), spec_.norm_eps, hidden, guess_x_.data());
     k_.linear(router, guess_x_.data(), router.cols, 1, guess_scores_.data(), router.rows, 0,

@@ -231,7 +231,7 @@ std::optional<CachePolicy::Choice> CachePolicy::choose_outside(const Look& look)
     while (l.head < l.order.size() && !holds(l.order[l.head])) ++l.head;
     cursor_[n] = l.head;
   }
-  const float share = static_cast<float>(shape_.slots) / static_cast<float>(shape_.layers);
+  const float share = static_cast<float>(shape_.slots - withdrawn_) / static_cast<float>(shape_.layers);
   for (;;) {
     const Ranked* best = nullptr;
     std::uint32_t best_layer = 0;

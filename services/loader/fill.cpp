@@ -67,7 +67,8 @@ void LoaderStage::read_into(std::uint32_t slot, std::uint32_t key, Urgency urgen
   for (std::size_t i = 0; i < stripes_.size(); ++i) {
     const model::Stripe& stripe = stripes_[i];
     parts_.push_back({&files_[stripe_file_[layer * stripes_.size() + i]],
-                      stripe.offset_of(ring::expert_of(key)), stripe.bytes(), to + stripe.begin, slot, urgency});
+                      stripe.offset_of(ring::expert_of(key)), stripe.bytes(), to + stripe.begin, slot,
+                      urgency});
   }
   queue_->add(parts_);
 }
@@ -105,7 +106,8 @@ void LoaderStage::finish_fill(std::uint32_t slot, std::optional<Error> error) {
 void LoaderStage::make_ready(std::uint32_t slot) {
   Slot& s = slots_[slot];
   service::crash_point(CrashPoint::kCqeBeforeReady);
-  entry(slot).bytes.store(static_cast<std::uint32_t>(manifest_.spec.expert.payload), std::memory_order_relaxed);
+  entry(slot).bytes.store(static_cast<std::uint32_t>(manifest_.spec.expert.payload),
+                          std::memory_order_relaxed);
   s.state = State::kReady;
   store_word(slot, SlotState::kReady);
   dir_->index()[ring::layer_of(s.key) * dir_->experts + ring::expert_of(s.key)].store(

@@ -147,7 +147,6 @@ Status LoaderStage::start(LoaderParts parts) {
     WISP_ASSIGN(backend_, make_backend(std::move(setup)));
   }
   queue_.emplace(*backend_, *ctx_.desk(), drives());
-  if (const char* n = std::getenv("WISP_PREFETCH")) staging_wanted_ = static_cast<std::uint32_t>(std::atoi(n));
   rebuild();
   begin_learning();
   lock_.add(dense);
@@ -158,7 +157,7 @@ Status LoaderStage::start(LoaderParts parts) {
   board()->locked.store(0, std::memory_order_relaxed);
   board()->reads_in_flight.store(0, std::memory_order_relaxed);
   spdlog::info("loader epoch {}: {} slots of {} bytes, {} experts resident, {} slots draining, {} reads",
-               ctx_.epoch(), dir_->slots, dir_->stride, policy_.residents(), policy_.withdrawn(),
+               ctx_.epoch(), dir_->slots, dir_->stride, policy_.residents(), draining_.size(),
                direct ? "direct" : "buffered");
   return {};
 }

@@ -47,7 +47,7 @@ class LoaderStage : public service::Stage {
   /// What this life knows of a slot. Key and generation repeat the slot word.
   struct Slot {
     State state = State::kFree;
-    bool needed = false;          ///< an answer is due when it is READY
+    bool needed = false;   ///< an answer is due when it is READY
     bool dropped = false;  ///< of staging_, kFilling: no touch asked for it
     bool staging = false;  ///< belongs to staging_: kFree, kFilling or kStaged, and unknown to the policy
     bool answer_pending = false;  ///< READY, but edge 6 was full: not to be evicted
@@ -162,7 +162,7 @@ class LoaderStage : public service::Stage {
   MemoryLock lock_;
   std::optional<LearnedCounts> learned_;  // none where it is off
   std::string learned_file_;
-  bool learned_kept_ = false;  // the file was there, or has been written
+  bool learned_kept_ = false;             // the file was there, or has been written
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
   std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
@@ -177,7 +177,6 @@ class LoaderStage : public service::Stage {
       unread_generation_;  // [slots]: generation named by an unread answer; see look_at_answers
   std::vector<std::uint32_t> unread_slots_;
   std::vector<std::uint32_t> staging_;  // slots that guesses are read into, outside of the policy
-  std::uint32_t staging_wanted_ = 0;
   std::vector<std::uint32_t> guesses_;  // keys still to be read ahead, the least likely first
   Blocked blocked_ = Blocked::kNo;
   std::optional<std::uint32_t> lease_wait_;  // slot

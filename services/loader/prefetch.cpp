@@ -15,7 +15,7 @@ using stats::Counter;
 /// Only free slots are taken: at the start there are some, and after the death of a loader those that it
 /// staged into are freed sooner or later.
 void LoaderStage::take_staging_slots() {
-  while (staging_.size() < staging_wanted_) {
+  while (staging_.size() < ctx_.plan().prefetch_slots) {
     const auto free = policy_.choose();
     if (!free || free->evicts) return;
     policy_.withdraw(free->slot);

@@ -14,7 +14,8 @@ constexpr std::uint32_t kPieceBytes = 2u << 20;
 /// them waits for the last.
 constexpr std::uint32_t kMergedBytes = 1u << 20;
 /// An idle read that has begun is what demand waits for.
-constexpr std::uint32_t kIdlePieceBytes = 1u << 20;
+constexpr std::uint32_t kIdlePieceBytes = 512u << 10;
+constexpr std::uint32_t kIdleDepthBytes = 1u << 20;
 constexpr std::uint32_t kBlock = 4096;
 constexpr std::uint32_t kMaxFailures = 1;
 constexpr std::uint32_t kMaxRefusals = 64;
@@ -155,7 +156,7 @@ bool ReadQueue::pump(std::uint32_t drive) {
     const bool demand = !d.demand.empty();
     Fifo<std::uint32_t>& lane = demand ? d.demand : d.idle;
     if (lane.empty() || free_flights_.empty() || d.in_flight >= reads_per_drive_) break;
-    const std::uint64_t most = demand ? depth_bytes_ : kIdlePieceBytes;
+    const std::uint64_t most = demand ? depth_bytes_ : kIdleDepthBytes;
     if (d.in_flight > 0 && d.bytes_in_flight + pieces_[lane.front()].bytes > most) break;
     if (!demand && any_demand()) break;
     const std::uint64_t room = most > d.bytes_in_flight ? most - d.bytes_in_flight : 0;

@@ -32,7 +32,7 @@ ScratchDir::~ScratchDir() {
   std::filesystem::remove_all(path, ignored);
 }
 
-TinyModel::TinyModel() : folder_(dir_.path + "/tiny") {
+TinyModel::TinyModel(std::uint32_t width) : folder_(dir_.path + "/tiny") {
   model::SynthOptions o;
   o.destination = folder_;
   o.like = "pocket";
@@ -43,7 +43,7 @@ TinyModel::TinyModel() : folder_(dir_.path + "/tiny") {
   o.head_dim = 32;
   o.experts = 16;
   o.top_k = 4;
-  o.width = 96;
+  o.width = width;
   o.vocab = 64;
   o.max_positions = 64;
   o.expert_format = "bf16";
@@ -183,6 +183,16 @@ void Rig::touch(std::uint32_t layer, const std::vector<std::uint32_t>& experts, 
   m.flags = flags;
   m.key = layer << 16;
   m.aux = step_++;
+  m.payload = std::as_bytes(std::span(members));
+  ASSERT_TRUE(to_loader_.publish(m));
+}
+
+void Rig::guess(std::uint32_t layer, const std::vector<std::uint32_t>& experts) {
+  std::vector<ring::TouchMember> members;
+  for (const std::uint32_t e : experts) members.push_back({static_cast<std::uint16_t>(e), 0, 1});
+  ring::Message m;
+  m.kind = ring::Kind::kGuess;
+  m.key = layer << 16;
   m.payload = std::as_bytes(std::span(members));
   ASSERT_TRUE(to_loader_.publish(m));
 }

@@ -27,7 +27,7 @@ struct ScratchDir {
 /// A tiny model, written anew: 3 layers of 16 experts.
 class TinyModel {
  public:
-  TinyModel();
+  explicit TinyModel(std::uint32_t width = 96);  ///< of an expert
   const std::string& folder() const { return folder_; }
   const model::Manifest& manifest() const { return manifest_; }
   std::string expert_file(std::uint32_t layer) const { return folder_ + "/" + manifest_.experts[layer].file; }
@@ -69,6 +69,7 @@ class Rig {
   void touch(std::uint32_t layer, const std::vector<std::uint32_t>& experts,
              std::uint8_t flags = ring::kTouchDecode, const std::vector<std::uint32_t>& leased = {});
   void need(std::uint32_t key);
+  void guess(std::uint32_t layer, const std::vector<std::uint32_t>& experts);
   std::uint32_t lease(std::uint32_t key);  ///< slot + 1, or 0
   void release(std::uint32_t slot);
   /// Takes the answers that are there. `hold` leases their slots, before the head advances.
