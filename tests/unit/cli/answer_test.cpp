@@ -151,6 +151,7 @@ TEST(JsonLine, HasExactlyTheseKeys) {
                                         "experts",
                                         "expert_bytes_read",
                                         "device_bytes_read",
+                                        "prefetch",
                                         "ram_budget_bytes",
                                         "ram_peak_bytes",
                                         "profile",

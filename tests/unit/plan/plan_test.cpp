@@ -272,6 +272,23 @@ TEST(Plan, NaivePrefillIsOtherNumericsAndPaysForItsScratch) {
   EXPECT_EQ(make_plan(m, o, kPlenty).error().text, "--prefill fast is unknown: absorbed or naive");
 }
 
+TEST(Plan, ReadingAheadTakesAFewSlotsOfACacheThatIsNotWhole) {
+  const model::Manifest m = make_manifest(kQwen30B);
+  for (const std::uint64_t slots : {16u, 31u, 32u, 64u, 256u, 4096u, 6144u}) {
+    RunOptions o = with_ram(0);
+    o.experts_ram = slots * m.spec.expert.stride;
+    const auto p = make_plan(m, o, 64 * kGiB);
+    ASSERT_TRUE(p.ok()) << p.error().text;
+    ASSERT_EQ(p->slots, slots);
+    EXPECT_LE(p->prefetch_slots, slots / 32);
+    EXPECT_EQ(p->prefetch_slots > 0, slots >= 32 && slots < m.spec.expert_count()) << slots;
+    EXPECT_LE(p->prefetch_slots, 8u);
+    EXPECT_EQ(p->cache_slots() + p->prefetch_slots, slots);
+    o.prefetch = false;
+    EXPECT_EQ(make_plan(m, o, kPlenty)->prefetch_slots, 0u);
+  }
+}
+
 TEST(Plan, RefusesOptionsByName) {
   const model::Manifest m = make_manifest(kPocket);
   RunOptions parallel = with_ram(kGiB);
