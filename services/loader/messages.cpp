@@ -85,7 +85,7 @@ void LoaderStage::take_members(const ring::Descriptor& d, std::uint32_t layer) {
 
 void LoaderStage::on_touch(const ring::Descriptor& d) {
   const std::uint32_t layer = ring::layer_of(d.key);
-  const bool again = (d.flags & ring::kTouchAgain) != 0;
+  const bool again = (d.flags & ring::kTouchAgain) != 0, decode = (d.flags & ring::kTouchDecode) != 0;
   if (again) {
     // The whole of what its sender still waits for: it replaces what was open.
     wants_.clear();
@@ -94,7 +94,8 @@ void LoaderStage::on_touch(const ring::Descriptor& d) {
   }
   take_members(d, layer);
   if (set_.empty()) return;
-  const std::span<const std::uint8_t> resident = policy_.admit(layer, set_, !again);
+  const std::span<const std::uint8_t> resident = policy_.admit(
+      layer, set_, !again, decode ? CachePolicy::Rows::kDecode : CachePolicy::Rows::kPrompt);
   std::uint64_t hits = 0;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     // Leased without asking: it was there, even if it has been evicted since.
@@ -107,7 +108,6 @@ void LoaderStage::on_touch(const ring::Descriptor& d) {
   }
   blocked_ = Blocked::kNo;
   if (again) return;
-  const bool decode = (d.flags & ring::kTouchDecode) != 0;
   learn(layer);
   if (trace_) trace_->add(d.aux, layer, decode, members_, resident);
   ctx_.desk()->add(decode ? Counter::kDecodeAccesses : Counter::kPrefillAccesses, members_.size());
