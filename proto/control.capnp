@@ -44,6 +44,7 @@ struct RunPlan {
   kvFormat @34 :UInt32;
   naivePrefill @35 :Bool;
   profileReason @36 :Text;
+  trace @37 :Text;
 }
 
 # Launcher to stage, on the inherited control socket.

@@ -190,6 +190,12 @@ shm::DeskPlan desk_plan(const RunPlan& p, shm::StageId stage) {
     case shm::StageId::kCompute:
       arena(EdgeId::kComputeRouter) = 256 * kKiB;
       arena(EdgeId::kComputeLoader) = kMiB;
+      // Several layers of what each row chose.
+      if (!p.options.trace.empty()) {
+        const std::uint64_t rows = std::uint64_t{p.prompt_chunk} + p.parallel;
+        arena(EdgeId::kComputeLoader) +=
+            4 * rows * (sizeof(ring::TouchRow) + p.top_k * sizeof(ring::TouchChoice));
+      }
       d.extra_bytes = sizeof(slab::LeaseRow) * std::uint64_t{p.slots};
       break;
     case shm::StageId::kSpeculator:

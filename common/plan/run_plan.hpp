@@ -28,6 +28,7 @@ struct RunOptions {
   std::string io = "auto";   ///< auto, uring, pread, ghost (tests)
   bool check_experts = true;
   std::string logits_dir;  ///< "" = none
+  std::string trace;       ///< file for a routing trace, an absolute path; "" = none
   std::string log_level = "info";
   bool text =
       true;  ///< the model has a tokenizer: its tables and the template helper need memory (planner only)

@@ -139,9 +139,10 @@ std::uint64_t size_flag(const std::string& text) {
   return text.empty() ? 0 : plan::parse_size(text).value();
 }
 
-/// Empties the file and hands its name to the loader, which inherits the environment.
-Status begin_trace(const std::string& file) {
-  if (file.empty()) return {};
+/// Empties the file of a trace, so that what cannot be recorded is said before anything starts. Returns its
+/// absolute path: the loader may run elsewhere.
+Result<std::string> begin_trace(const std::string& file) {
+  if (file.empty()) return std::string();
   struct stat s {};
   if (::stat(file.c_str(), &s) == 0 && S_ISFIFO(s.st_mode))
     return invalid("--trace " + file +
@@ -150,9 +151,8 @@ Status begin_trace(const std::string& file) {
   if (!fd.valid()) return io_error("--trace " + file + ": " + std::strerror(errno));
   std::error_code error;
   const fs::path absolute = fs::absolute(file, error);
-  if (error || ::setenv(loader::kTraceVariable, absolute.c_str(), 1) != 0)
-    return io_error("--trace " + file + ": " + (error ? error.message() : std::strerror(errno)));
-  return {};
+  if (error) return io_error("--trace " + file + ": " + error.message());
+  return absolute.string();
 }
 
 }  // namespace
@@ -178,7 +178,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   // The launcher and the stages may run elsewhere.
   if (const fs::path absolute = fs::absolute(options.model, error); !error) options.model = absolute.string();
 
-  WISP_TRY(begin_trace(flags.trace));
+  WISP_ASSIGN(options.trace, begin_trace(flags.trace));
   // A recording begins with an empty cache, so that a replay knows all that the policy knew.
   const bool learns = !flags.no_learned_cache && flags.trace.empty();
   const std::string learned = learns ? loader::learned_path(model.manifest.model_hash) : "";

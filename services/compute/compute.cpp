@@ -162,6 +162,7 @@ void ComputeStage::run_step(const Plan& plan) {
   for (const Sequence& s : sequences_)
     if (s.error.empty()) valid_.push_back(s);
   experts_.begin_step(plan.header.step);
+  if (experts_.traced()) name_rows(plan);
   bool completed = true;
   if (!valid_.empty()) completed = forward_->run(valid_, experts_, [&] { return all_cancelled(plan); });
   pool_.rest();
@@ -172,6 +173,18 @@ void ComputeStage::run_step(const Plan& plan) {
   bool decode = true;
   for (const Sequence& s : sequences_) decode = decode && s.ids.size() == 1;
   times_.end(ctx_.desk(), decode, forward_->spans(), experts_.slept_ticks(), pool_.waited_ticks());
+}
+
+/// In the order in which the forward pass has them.
+void ComputeStage::name_rows(const Plan& plan) {
+  named_rows_.clear();
+  for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+    if (!sequences_[i].error.empty()) continue;
+    const ring::StepRequest& q = plan.parts[i].request;
+    for (std::uint32_t n = 0; n < q.count; ++n)
+      named_rows_.push_back({static_cast<std::uint32_t>(q.request), q.start + n});
+  }
+  experts_.name_rows(named_rows_);
 }
 
 void ComputeStage::publish_result(const Plan& plan, bool completed) {

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "services/loader/loader_stage.hpp"
 
@@ -107,8 +106,8 @@ Status LoaderStage::open_files() {
 }
 
 Status LoaderStage::open_trace() {
-  const char* const path = std::getenv(kTraceVariable);
-  if (path == nullptr || *path == '\0') return {};
+  const std::string& path = ctx_.plan().options.trace;
+  if (path.empty()) return {};
   std::vector<std::uint64_t> bytes(dir_->layers, 0);
   for (std::size_t l = 0; l < manifest_.experts.size(); ++l)
     if (!manifest_.experts[l].file.empty()) bytes[l] = manifest_.spec.expert.payload;
