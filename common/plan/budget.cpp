@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "plan/traffic.hpp"
 #include "ring/messages.hpp"
 #include "shm/life.hpp"
 #include "slab/lease.hpp"
@@ -233,6 +234,10 @@ std::string describe(const RunPlan& p) {
     text += size;
     text += "  " + t.what + "\n";
   }
+  if (const Traffic t = expected_traffic(p); t.request() > 0)
+    text += "reads: about " + format_size(static_cast<std::uint64_t>(t.prompt)) + " for a prompt of " +
+            std::to_string(kNominalPrompt) + " tokens in chunks of " + std::to_string(p.prompt_chunk) + ", " +
+            format_size(static_cast<std::uint64_t>(t.token)) + " a token of an answer\n";
   return text;
 }
 

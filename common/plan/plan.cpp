@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "plan/budget.hpp"
 #include "plan/cpus.hpp"
 #include "plan/memory.hpp"
+#include "plan/traffic.hpp"
 #include "wisp/kernels/canon.hpp"
 
 namespace wisp::plan {
@@ -19,9 +21,6 @@ constexpr std::uint32_t kMaxParallel = 256;
 constexpr std::uint32_t kMaxThreads = 1024;
 constexpr std::uint32_t kLargestChunk = 512;
 constexpr std::uint32_t kSmallestChunk = 16;
-/// A chunk reads each expert once however long it is, so a long one saves reads; but its buffers take the
-/// place of slots. They may take this share of the budget.
-constexpr std::uint64_t kScratchShare = 8;
 
 Error out_of_range(const std::string& option, std::uint64_t got, std::uint64_t low, std::uint64_t high,
                    const std::string& why = "") {
@@ -167,14 +166,22 @@ Error too_small(const RunPlan& p, std::uint64_t available, std::uint64_t needed)
   return exhausted(std::move(text));
 }
 
-/// The longest chunk whose buffers leave the slots their share.
+/// The chunk with which a request reads least. A chunk reads each expert at most once however long it is, so
+/// a long one saves reads; but its buffers take the place of slots, which save them in decoding.
 std::uint32_t choose_chunk(Layout& layout, const Range& slots, const Range& chunks, std::uint64_t budget) {
-  for (std::uint32_t chunk = chunks.high; chunk > chunks.low; chunk = std::max(chunk / 2, chunks.low)) {
-    if (layout.total(slots.high, chunk) <= budget) return chunk;
-    const RunPlan& p = layout.with(slots.low, chunk);
-    if (p.total() <= budget && p.scratch_bytes <= budget / kScratchShare) return chunk;
+  std::uint32_t best = chunks.low;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::uint32_t chunk = chunks.high;; chunk = std::max(chunk / 2, chunks.low)) {
+    if (layout.total(slots.low, chunk) <= budget) {
+      const std::uint32_t most = layout.most_slots(slots.low, slots.high, chunk, budget);
+      const double bytes = expected_traffic(layout.with(most, chunk)).request();
+      if (bytes < least) {
+        least = bytes;
+        best = chunk;
+      }
+    }
+    if (chunk == chunks.low) return best;
   }
-  return chunks.low;
 }
 
 }  // namespace

@@ -148,7 +148,11 @@ Result<std::string> begin_trace(const std::string& file) {
     return invalid("--trace " + file +
                    ": is a pipe, and a loader that is started again opens the trace again; " + "name a file");
   const Fd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd.valid()) return io_error("--trace " + file + ": " + std::strerror(errno));
+  const std::string block(4096, '\n');  // a full drive has no room for one
+  if (!fd.valid() || ::write(fd.get(), block.data(), block.size()) != static_cast<ssize_t>(block.size()))
+    return io_error("--trace " + file + ": " + std::strerror(errno));
+  if (::stat(file.c_str(), &s) == 0 && S_ISREG(s.st_mode) && ::ftruncate(fd.get(), 0) != 0)
+    return io_error("--trace " + file + ": " + std::strerror(errno));
   std::error_code error;
   const fs::path absolute = fs::absolute(file, error);
   if (error) return io_error("--trace " + file + ": " + error.message());

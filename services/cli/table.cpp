@@ -65,6 +65,7 @@ RunFigures figures_of(const RunState& state) {
   f.hits = loader(Counter::kDecodeHits);
   f.expert_bytes_read = loader(Counter::kExpertBytesRead);
   f.device_bytes_read = loader(Counter::kDeviceBytesRead);
+  f.traces_lost = loader(Counter::kTracesLost);
   f.ram_budget_bytes = state.plan().ram_budget;
   f.ram_peak_bytes = state.life().ram_peak_bytes.load(std::memory_order_relaxed);
   f.profile = state.plan().profile;

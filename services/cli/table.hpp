@@ -26,6 +26,7 @@ struct RunFigures {
   std::uint64_t hits = 0;
   std::uint64_t expert_bytes_read = 0;
   std::uint64_t device_bytes_read = 0;
+  std::uint64_t traces_lost = 0;  ///< ended before the run did
   std::uint64_t ram_budget_bytes = 0;
   std::uint64_t ram_peak_bytes = 0;
   std::string profile;

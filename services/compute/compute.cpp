@@ -40,6 +40,7 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
 }
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
+  if (std::string wrong = kernels::isa_refusal(); !wrong.empty()) return invalid(std::move(wrong));
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
   const std::uint64_t page = manifest.spec.kv_page_bytes(ctx.plan().kv_format);
   if (ctx.plan().kv_page_bytes != page || ctx.plan().dense_bytes != manifest.dense_bytes ||

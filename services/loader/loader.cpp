@@ -120,7 +120,13 @@ Status LoaderStage::open_trace() {
   if (ctx_.epoch() == 1) return std::move(trace).error();
   // No reason to end a run that answers.
   spdlog::warn("the recording ends here: {}", trace.error().text);
+  lose_trace();
   return {};
+}
+
+void LoaderStage::lose_trace() {
+  trace_.reset();
+  ctx_.desk()->add(stats::Counter::kTracesLost);
 }
 
 Status LoaderStage::start(LoaderParts parts) {
@@ -231,7 +237,10 @@ bool LoaderStage::has_work() {
 
 void LoaderStage::sleep(StageContext& ctx) {
   using shm::WaitFor;
-  if (trace_) trace_->flush();
+  if (trace_) {
+    trace_->flush();
+    if (trace_->lost()) lose_trace();
+  }
   save_learned();
   WaitFor why = WaitFor::kWork;
   std::uint64_t detail = 0;

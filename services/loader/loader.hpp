@@ -74,6 +74,7 @@ class LoaderStage : public service::Stage {
   Status check_plan() const;
   Status open_files();
   Status open_trace();
+  void lose_trace();
   Result<std::uint32_t> open_file(const std::string& path);
   std::string where_is(std::uint32_t key) const;
   Status start(LoaderParts parts);
@@ -147,9 +148,8 @@ class LoaderStage : public service::Stage {
   std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   MemoryLock lock_;
-  std::optional<LearnedCounts> learned_;  // none where it is off
+  std::optional<LearnedCounts> learned_;  // since the last save; none where it is off
   std::string learned_file_;
-  bool learned_kept_ = false;             // the file was there, or has been written
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
   std::unique_ptr<TraceRecorder> trace_;  // none unless asked for

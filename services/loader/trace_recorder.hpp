@@ -43,6 +43,8 @@ class TraceRecorder {
   void restart(std::string_view why);
   /// Writes what was added. The first failure is a warning, and the end of the recording.
   void flush();
+  /// Whether it has ended early.
+  bool lost() const { return !file_.valid(); }
 
  private:
   TraceRecorder(std::string path, Fd file, std::span<const std::uint64_t> expert_bytes, std::uint32_t experts)
