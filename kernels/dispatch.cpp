@@ -158,6 +158,18 @@ const Kernels& best_kernels() {
   return chosen;
 }
 
+std::string isa_refusal() {
+  const char* wish = std::getenv("WISP_ISA");
+  if (wish == nullptr) return "";
+  std::string names;
+  for (const Kernels* k : all_kernels()) {
+    if (name_of(k->isa) == wish) return "";
+    names += (names.empty() ? "" : ", ") + std::string(name_of(k->isa));
+  }
+  return "WISP_ISA=" + std::string(wish) + " is no instruction set that runs here: " + names +
+         "; without it the last of them is taken";
+}
+
 std::string_view name_of(Isa isa) {
   switch (isa) {
     case Isa::kRef:

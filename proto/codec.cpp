@@ -82,6 +82,7 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setIo(o.io);
   to.setCheckExperts(o.check_experts);
   to.setLogitsDir(o.logits_dir);
+  to.setTrace(o.trace);
   to.setLogLevel(o.log_level);
   to.setLayers(from.layers);
   to.setExpertsPerLayer(from.experts_per_layer);
@@ -125,6 +126,7 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   o.io = from.getIo().cStr();
   o.check_experts = from.getCheckExperts();
   o.logits_dir = from.getLogitsDir().cStr();
+  o.trace = from.getTrace().cStr();
   o.log_level = from.getLogLevel().cStr();
   p.layers = from.getLayers();
   p.experts_per_layer = from.getExpertsPerLayer();

@@ -45,6 +45,7 @@ struct RunPlan {
   naivePrefill @35 :Bool;
   profileReason @36 :Text;
   prefetchSlots @37 :UInt32;
+  trace @38 :Text;
 }
 
 # Launcher to stage, on the inherited control socket.

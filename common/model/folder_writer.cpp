@@ -144,6 +144,10 @@ Result<OutputFile> OutputFile::create(const std::string& path) {
   return f;
 }
 
+Status OutputFile::lock() {
+  return ::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0 ? Status{} : os_error(path_, "lock");
+}
+
 Status OutputFile::write(std::span<const std::uint8_t> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd_.get(), bytes.data(), bytes.size());

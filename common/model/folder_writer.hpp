@@ -100,6 +100,8 @@ class FolderWriter {
 class OutputFile {
  public:
   static Result<OutputFile> create(const std::string& path);
+  /// Others can tell the file from a dead run's, by its lock (flock), while this object lives.
+  Status lock();
   Status write(std::span<const std::uint8_t> bytes);
   Status write(std::string_view text);
   Status close_durably();

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "plan/traffic.hpp"
 #include "ring/messages.hpp"
 #include "shm/life.hpp"
 #include "slab/lease.hpp"
@@ -190,6 +191,12 @@ shm::DeskPlan desk_plan(const RunPlan& p, shm::StageId stage) {
     case shm::StageId::kCompute:
       arena(EdgeId::kComputeRouter) = 256 * kKiB;
       arena(EdgeId::kComputeLoader) = kMiB;
+      // Several layers of what each row chose.
+      if (!p.options.trace.empty()) {
+        const std::uint64_t rows = std::uint64_t{p.prompt_chunk} + p.parallel;
+        arena(EdgeId::kComputeLoader) +=
+            4 * rows * (sizeof(ring::TouchRow) + p.top_k * sizeof(ring::TouchChoice));
+      }
       d.extra_bytes = sizeof(slab::LeaseRow) * std::uint64_t{p.slots};
       break;
     case shm::StageId::kSpeculator:
@@ -227,6 +234,10 @@ std::string describe(const RunPlan& p) {
     text += size;
     text += "  " + t.what + "\n";
   }
+  if (const Traffic t = expected_traffic(p); t.request() > 0)
+    text += "reads: about " + format_size(static_cast<std::uint64_t>(t.prompt)) + " for a prompt of " +
+            std::to_string(kNominalPrompt) + " tokens in chunks of " + std::to_string(p.prompt_chunk) + ", " +
+            format_size(static_cast<std::uint64_t>(t.token)) + " a token of an answer\n";
   return text;
 }
 

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "plan/budget.hpp"
 #include "plan/cpus.hpp"
 #include "plan/memory.hpp"
+#include "plan/traffic.hpp"
 #include "wisp/kernels/canon.hpp"
 
 namespace wisp::plan {
@@ -22,9 +24,6 @@ constexpr std::uint32_t kSmallestChunk = 16;
 /// Of experts read ahead, and the part of the slots that they may take.
 constexpr std::uint64_t kPrefetchBytes = 4 * kMiB;
 constexpr std::uint32_t kPrefetchShare = 32;
-/// A chunk reads each expert once however long it is, so a long one saves reads; but its buffers take the
-/// place of slots. They may take this share of the budget.
-constexpr std::uint64_t kScratchShare = 8;
 
 Error out_of_range(const std::string& option, std::uint64_t got, std::uint64_t low, std::uint64_t high,
                    const std::string& why = "") {
@@ -178,14 +177,22 @@ std::uint32_t prefetch_slots(const RunPlan& p) {
   return std::min(useful, p.slots / kPrefetchShare);
 }
 
-/// The longest chunk whose buffers leave the slots their share.
+/// The chunk with which a request reads least. A chunk reads each expert at most once however long it is, so
+/// a long one saves reads; but its buffers take the place of slots, which save them in decoding.
 std::uint32_t choose_chunk(Layout& layout, const Range& slots, const Range& chunks, std::uint64_t budget) {
-  for (std::uint32_t chunk = chunks.high; chunk > chunks.low; chunk = std::max(chunk / 2, chunks.low)) {
-    if (layout.total(slots.high, chunk) <= budget) return chunk;
-    const RunPlan& p = layout.with(slots.low, chunk);
-    if (p.total() <= budget && p.scratch_bytes <= budget / kScratchShare) return chunk;
+  std::uint32_t best = chunks.low;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::uint32_t chunk = chunks.high;; chunk = std::max(chunk / 2, chunks.low)) {
+    if (layout.total(slots.low, chunk) <= budget) {
+      const std::uint32_t most = layout.most_slots(slots.low, slots.high, chunk, budget);
+      const double bytes = expected_traffic(layout.with(most, chunk)).request();
+      if (bytes < least) {
+        least = bytes;
+        best = chunk;
+      }
+    }
+    if (chunk == chunks.low) return best;
   }
-  return chunks.low;
 }
 
 }  // namespace

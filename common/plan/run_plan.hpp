@@ -29,6 +29,7 @@ struct RunOptions {
   bool check_experts = true;
   bool prefetch = true;
   std::string logits_dir;  ///< "" = none
+  std::string trace;       ///< file for a routing trace, an absolute path; "" = none
   std::string log_level = "info";
   bool text =
       true;  ///< the model has a tokenizer: its tables and the template helper need memory (planner only)

@@ -20,7 +20,7 @@ enum class Kind : std::uint8_t {
   // edge 4, compute -> router
   kStepResult,  ///< aux = step number, arena: StepResult
   // edge 5, compute -> loader
-  kTouch,  ///< aux = step, key = layer << 16, arena: TouchMember[]
+  kTouch,  ///< aux = step, key = layer << 16, arena: TouchMember[]; with kTouchChoices: slot = its members
   kNeed,   ///< key = layer << 16 | expert: asked again
   kGuess,  ///< key = layer << 16, arena: TouchMember[]: what a touch may ask for soon; may be lost
   // edge 6, loader -> compute
@@ -29,8 +29,9 @@ enum class Kind : std::uint8_t {
 };
 
 /// Flags of kTouch.
-inline constexpr std::uint8_t kTouchDecode = 1;  ///< every row is a decode row: counted in the hit rate
-inline constexpr std::uint8_t kTouchAgain = 2;   ///< repeated for a new loader: counts in no statistics
+inline constexpr std::uint8_t kTouchDecode = 1;   ///< every row is a decode row: counted in the hit rate
+inline constexpr std::uint8_t kTouchAgain = 2;    ///< repeated for a new loader: counts in no statistics
+inline constexpr std::uint8_t kTouchChoices = 4;  ///< what each row chose follows the members
 
 /// One message: a cache line. `seq` is stored last with release (index + 1) and is the commit; all else is
 /// plain data that the consumer may read once it has seen `seq`. Written by the edge's producer only.

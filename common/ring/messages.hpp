@@ -55,8 +55,20 @@ struct TouchMember {
   std::uint16_t needs = 0;
   std::uint32_t rows = 0;  ///< how often rows of this step chose it
 };
+/// Where a trace is recorded, the members are followed by the touch's rows, and these by top_k choices of
+/// each row, by rank.
+struct TouchRow {
+  std::uint32_t request = 0;   ///< the request's number without the gateway's epoch
+  std::uint32_t position = 0;  ///< in its sequence
+};
+struct TouchChoice {
+  float weight = 0;  ///< the expert's product is multiplied by it
+  std::uint16_t expert = 0;
+  std::uint16_t reserved = 0;
+};
 
 static_assert(std::is_trivially_copyable_v<StepRequest> && std::is_trivially_copyable_v<StepResultRow> &&
-              std::is_trivially_copyable_v<TouchMember>);
+              std::is_trivially_copyable_v<TouchMember> && std::is_trivially_copyable_v<TouchRow> &&
+              std::is_trivially_copyable_v<TouchChoice>);
 
 }  // namespace wisp::ring

@@ -51,6 +51,7 @@ enum class Counter : std::uint32_t {
   kResumes,              ///< gateway: streams taken up again by Last-Event-ID
   kHelperRestarts,       ///< gateway: template helpers started again
   kLongestStall,         ///< router: most prompt rows computed between two tokens of one stream
+  kTracesLost,           ///< loader: routing traces that ended before the run did
   kCount
 };
 inline constexpr std::uint32_t kCounterCells = 64;
@@ -103,6 +104,7 @@ inline constexpr std::array<CounterInfo, static_cast<std::size_t>(Counter::kCoun
     {"resumes", ""},
     {"helper_restarts", ""},
     {"longest_stall", "rows"},
+    {"traces_lost", ""},
 }};
 
 /// Hop times of one edge, publication to the consumer's first look, in log2 buckets of nanoseconds: bucket i

@@ -74,6 +74,7 @@ Result<int> reset(const CacheFlags& f) {
   WISP_ASSIGN(const Place place, place_of(f.model));
   if (::unlink(place.file.c_str()) != 0 && errno != ENOENT)
     return io_error(place.file + ": " + std::strerror(errno));
+  ::unlink((place.file + ".new").c_str());  // of an engine that was killed while it wrote
   std::fprintf(stderr, "nothing is remembered of %s now\n", f.model.c_str());
   return 0;
 }

@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdio>
+#include <string>
 
 #include "services/cli/bench.hpp"
 #include "services/cli/cache.hpp"
@@ -13,6 +15,7 @@
 #include "services/cli/synth.hpp"
 #include "services/cli/trace.hpp"
 #include "services/cli/verify.hpp"
+#include "wisp/kernels/kernels.hpp"
 
 /// `wisp`: the command people type. Holds no logic: each subcommand calls the libraries beneath.
 int main(int argc, char** argv) {
@@ -21,6 +24,10 @@ int main(int argc, char** argv) {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) return 1;
   // A file beyond RLIMIT_FSIZE is then an error of write, with a name, and no death without a word.
   std::signal(SIGXFSZ, SIG_IGN);
+  if (const std::string wrong = wisp::kernels::isa_refusal(); !wrong.empty()) {
+    std::fprintf(stderr, "wisp: %s\n", wrong.c_str());
+    return 1;
+  }
   CLI::App app{
       "WISP runs Mixture-of-Experts models that are larger than memory by streaming experts from the drive.",
       "wisp"};

@@ -140,20 +140,24 @@ std::uint64_t size_flag(const std::string& text) {
   return text.empty() ? 0 : plan::parse_size(text).value();
 }
 
-/// Empties the file and hands its name to the loader, which inherits the environment.
-Status begin_trace(const std::string& file) {
-  if (file.empty()) return {};
+/// Empties the file of a trace, so that what cannot be recorded is said before anything starts. Returns its
+/// absolute path: the loader may run elsewhere.
+Result<std::string> begin_trace(const std::string& file) {
+  if (file.empty()) return std::string();
   struct stat s {};
   if (::stat(file.c_str(), &s) == 0 && S_ISFIFO(s.st_mode))
     return invalid("--trace " + file +
                    ": is a pipe, and a loader that is started again opens the trace again; " + "name a file");
   const Fd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd.valid()) return io_error("--trace " + file + ": " + std::strerror(errno));
+  const std::string block(4096, '\n');  // a full drive has no room for one
+  if (!fd.valid() || ::write(fd.get(), block.data(), block.size()) != static_cast<ssize_t>(block.size()))
+    return io_error("--trace " + file + ": " + std::strerror(errno));
+  if (::stat(file.c_str(), &s) == 0 && S_ISREG(s.st_mode) && ::ftruncate(fd.get(), 0) != 0)
+    return io_error("--trace " + file + ": " + std::strerror(errno));
   std::error_code error;
   const fs::path absolute = fs::absolute(file, error);
-  if (error || ::setenv(loader::kTraceVariable, absolute.c_str(), 1) != 0)
-    return io_error("--trace " + file + ": " + (error ? error.message() : std::strerror(errno)));
-  return {};
+  if (error) return io_error("--trace " + file + ": " + error.message());
+  return absolute.string();
 }
 
 }  // namespace
@@ -180,7 +184,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   // The launcher and the stages may run elsewhere.
   if (const fs::path absolute = fs::absolute(options.model, error); !error) options.model = absolute.string();
 
-  WISP_TRY(begin_trace(flags.trace));
+  WISP_ASSIGN(options.trace, begin_trace(flags.trace));
   // A recording begins with an empty cache, so that a replay knows all that the policy knew.
   const bool learns = !flags.no_learned_cache && flags.trace.empty();
   const std::string learned = learns ? loader::learned_path(model.manifest.model_hash) : "";

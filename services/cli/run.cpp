@@ -91,6 +91,8 @@ Result<int> run(RunFlags& f) {
   console.print("\n" + table(answer, figures));
   if (!f.logits.empty()) WISP_TRY(logits.keep(answer.request));
   if (f.json) console.answer(json_line(answer, figures) + "\n");
+  if (figures.traces_lost != 0)
+    return io_error(f.pipeline.trace + ": the trace ends before the answer does; the reason is told above");
   if (!console.stdout_ok()) return io_error("the answer could not be written to stdout");
   return answer.finish_reason == "cancelled" ? 130 : 0;
 }

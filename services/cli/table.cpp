@@ -72,6 +72,7 @@ RunFigures figures_of(const RunState& state) {
   f.prefetch_useful_bytes = loader(Counter::kPrefetchUsefulBytes);
   f.prefetch_late_bytes = loader(Counter::kPrefetchLateBytes);
   f.prefetch_wasted_bytes = loader(Counter::kPrefetchWastedBytes);
+  f.traces_lost = loader(Counter::kTracesLost);
   f.ram_budget_bytes = state.plan().ram_budget;
   f.ram_peak_bytes = state.life().ram_peak_bytes.load(std::memory_order_relaxed);
   f.profile = state.plan().profile;

@@ -29,6 +29,7 @@ struct RunFigures {
   /// Experts read ahead: there when asked for, still on their way then, never asked for.
   std::uint64_t prefetch_useful_bytes = 0, prefetch_late_bytes = 0, prefetch_wasted_bytes = 0;
   std::uint64_t device_bytes_read = 0;
+  std::uint64_t traces_lost = 0;  ///< ended before the run did
   std::uint64_t ram_budget_bytes = 0;
   std::uint64_t ram_peak_bytes = 0;
   std::string profile;

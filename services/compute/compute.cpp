@@ -40,6 +40,7 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
 }
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
+  if (std::string wrong = kernels::isa_refusal(); !wrong.empty()) return invalid(std::move(wrong));
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
   const std::uint64_t page = manifest.spec.kv_page_bytes(ctx.plan().kv_format);
   if (ctx.plan().kv_page_bytes != page || ctx.plan().dense_bytes != manifest.dense_bytes ||
@@ -162,6 +163,7 @@ void ComputeStage::run_step(const Plan& plan) {
   for (const Sequence& s : sequences_)
     if (s.error.empty()) valid_.push_back(s);
   experts_.begin_step(plan.header.step);
+  if (experts_.traced()) name_rows(plan);
   bool completed = true;
   if (!valid_.empty()) completed = forward_->run(valid_, experts_, [&] { return all_cancelled(plan); });
   pool_.rest();
@@ -172,6 +174,18 @@ void ComputeStage::run_step(const Plan& plan) {
   bool decode = true;
   for (const Sequence& s : sequences_) decode = decode && s.ids.size() == 1;
   times_.end(ctx_.desk(), decode, forward_->spans(), experts_.slept_ticks(), pool_.waited_ticks());
+}
+
+/// In the order in which the forward pass has them.
+void ComputeStage::name_rows(const Plan& plan) {
+  named_rows_.clear();
+  for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+    if (!sequences_[i].error.empty()) continue;
+    const ring::StepRequest& q = plan.parts[i].request;
+    for (std::uint32_t n = 0; n < q.count; ++n)
+      named_rows_.push_back({static_cast<std::uint32_t>(q.request), q.start + n});
+  }
+  experts_.name_rows(named_rows_);
 }
 
 void ComputeStage::publish_result(const Plan& plan, bool completed) {

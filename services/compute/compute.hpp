@@ -38,6 +38,7 @@ class ComputeStage final : public service::Stage {
   /// Waits for the dense region, then binds weights: the first step pays for it.
   void make_ready();
   void run_step(const Plan& plan);
+  void name_rows(const Plan& plan);
   void publish_result(const Plan& plan, bool completed);
   std::string write_logits(std::uint64_t request, std::uint32_t row, std::span<const float> logits) const;
   bool all_cancelled(const Plan& plan) const;
@@ -54,9 +55,10 @@ class ComputeStage final : public service::Stage {
   std::unique_ptr<Forward> forward_;
   Plan plan_;
   StepTimes times_;
-  std::vector<Sequence> sequences_;  ///< [parts]
-  std::vector<Sequence> valid_;      ///< those that can be computed
-  std::vector<std::byte> result_;    ///< the message
+  std::vector<Sequence> sequences_;         ///< [parts]
+  std::vector<Sequence> valid_;             ///< those that can be computed
+  std::vector<std::byte> result_;           ///< the message
+  std::vector<ring::TouchRow> named_rows_;  ///< of the step, where a trace is recorded
   Sampler sampler_;
 };
 

@@ -18,6 +18,7 @@ ExpertClient::ExpertClient(service::StageContext& ctx)
       loader_board_(shm::extra_of<shm::LoaderBoard>(ctx.peer(StageId::kLoader))),
       to_loader_(ctx.producer(shm::EdgeId::kComputeLoader)),
       from_loader_(ctx.consumer(shm::EdgeId::kLoaderCompute)),
+      traced_(!ctx.plan().options.trace.empty()),
       guesses_(ctx.plan().prefetch_slots > 0) {
   guess_.reserve(dir_->experts);
   set_.reserve(dir_->experts);
@@ -101,6 +102,13 @@ void ExpertClient::lease_ended(std::uint32_t slot) {
     ctx_.bell(StageId::kLoader).ring();
 }
 
+void ExpertClient::choices(std::span<const std::uint32_t> experts, std::span<const float> weights) {
+  if (!traced_) return;
+  choices_.clear();
+  for (std::size_t i = 0; i < experts.size(); ++i)
+    choices_.push_back({weights[i], static_cast<std::uint16_t>(experts[i]), 0});
+}
+
 void ExpertClient::send_touch(std::uint32_t layer, bool decode, bool again) {
   ring::Message m;
   m.kind = ring::Kind::kTouch;
@@ -108,6 +116,15 @@ void ExpertClient::send_touch(std::uint32_t layer, bool decode, bool again) {
   m.key = ring::expert_key(layer, 0);
   m.aux = step_;
   m.payload = std::as_bytes(std::span<const ring::TouchMember>(set_));
+  if (traced_ && !again) {
+    m.flags |= ring::kTouchChoices;
+    m.slot = static_cast<std::uint32_t>(set_.size());
+    payload_.assign(m.payload.begin(), m.payload.end());
+    const auto rows = std::as_bytes(rows_), choices = std::as_bytes(std::span(choices_));
+    payload_.insert(payload_.end(), rows.begin(), rows.end());
+    payload_.insert(payload_.end(), choices.begin(), choices.end());
+    m.payload = payload_;
+  }
   publish(m, any_open());
   if (!again) ctx_.desk()->add(Counter::kTouches);
 }

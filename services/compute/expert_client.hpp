@@ -16,6 +16,10 @@ class ExpertClient final : public ExpertSource {
 
   /// Number of the step that the next touches belong to.
   void begin_step(std::uint64_t step) { step_ = step; }
+  /// Whether choices go with the touches: then the rows of each step are to be named before it.
+  bool traced() const { return traced_; }
+  void name_rows(std::span<const ring::TouchRow> rows) { rows_ = rows; }
+  void choices(std::span<const std::uint32_t> experts, std::span<const float> weights) override;
   bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use, Fail fail,
              Cancelled cancelled) override;
   bool wants_guesses() const override { return guesses_; }
@@ -57,6 +61,10 @@ class ExpertClient final : public ExpertSource {
   std::vector<ring::TouchMember> set_;    ///< of the open touch; `needs` 1 while the answer is out
   std::vector<Leased> leased_;
   std::vector<ReadyExpert> batch_;
+  const bool traced_;
+  std::span<const ring::TouchRow> rows_;    ///< of this step, if traced
+  std::vector<ring::TouchChoice> choices_;  ///< [rows, top_k] of the next visit, if traced
+  std::vector<std::byte> payload_;          ///< of a touch with choices
 };
 
 }  // namespace wisp::compute

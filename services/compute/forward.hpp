@@ -55,6 +55,11 @@ struct ReadyExpert {
 class ExpertSource {
  public:
   virtual ~ExpertSource() = default;
+  /// What the rows of the next visit chose, for whoever writes it down: both [rows, top_k], by rank. Valid
+  /// until that visit ends.
+  virtual void choices(std::span<const std::uint32_t> experts, std::span<const float> weights) {
+    (void)experts, (void)weights;
+  }
   using Use = FunctionRef<void(std::span<const ReadyExpert>)>;
   using Fail = FunctionRef<void(std::uint32_t member, const std::string& why)>;
   using Cancelled = FunctionRef<bool()>;

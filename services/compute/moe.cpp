@@ -87,6 +87,8 @@ bool Forward::moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, Expert
     return cancelled();
   };
   spans_.enter(Span::kOther);
+  const std::size_t choices = std::size_t{rows} * spec_.router.top_k;
+  experts.choices({chosen_.data(), choices}, {chosen_weight_.data(), choices});
   if (!experts.visit(layer, set_, decode_, use, fail, waits)) return false;
   spans_.enter(Span::kExperts);
   if (spec_.shared.width != 0) {

@@ -26,12 +26,20 @@ constexpr float kLeastLikely = 0.00125f;
 // set from emptying the others.
 constexpr float kCrowding = 0.1f;
 constexpr std::size_t kSlowTable = 4096;
+// One in so many slots is what prompts may take from what decoding uses: a long prompt of another topic costs
+// the streams beside it some hits of a hundred, a new topic still has its first experts there.
+constexpr std::uint32_t kPassingShare = 4;
+// Rounds of wait from which an expert is nobody's: hardly more likely than one that was never seen.
+constexpr float kForgotten = 0.5f / kLeastLikely;
 }  // namespace
 
 CachePolicy::CachePolicy(const Shape& shape) : shape_(shape) {
   const std::size_t keys = std::size_t{shape.layers} * shape.experts;
   use_.assign(shape.slots, Use::kFree);
   slot_key_.assign(shape.slots, 0);
+  passes_.assign(shape.slots, 0);
+  // Never fewer than what one row of a layer needs: the drive has to have something to do meanwhile.
+  most_passing_ = std::max(shape.slots / kPassingShare, std::min(shape.slots, 2 * shape.top_k));
   layers_.resize(shape.layers);
   cursor_.resize(shape.layers);
   key_slot_.assign(keys, 0);
@@ -61,11 +69,12 @@ std::size_t CachePolicy::place(std::uint32_t key) const {
 }
 
 std::span<const std::uint8_t> CachePolicy::admit(std::uint32_t layer, std::span<const Member> set,
-                                                 bool count_it) {
+                                                 bool count_it, Rows rows) {
   WISP_CHECK(layer < shape_.layers);
   // What the last touch brought is scored by what was known at that touch.
   if (shape_.layers != 0 && (layers_[layer_].stale || layers_[layer_].arrived)) score(layer_);
   ++touch_;
+  rows_ = rows;
   hits_.clear();
   order_.clear();
   for (const bool wanted : {true, false})
@@ -79,6 +88,7 @@ std::span<const std::uint8_t> CachePolicy::admit(std::uint32_t layer, std::span<
     hits_.push_back(key_slot_[i] != 0 ? 1 : 0);
     set_stamp_[i] = touch_;
     touched_[i] = touch_;
+    if (count_it && rows == Rows::kDecode && key_slot_[i] != 0) set_passing(key_slot_[i] - 1, false);
   }
   served_.assign(order_.size(), 0);
   if (count_it && !set.empty()) count(layer, set);
@@ -213,8 +223,28 @@ void CachePolicy::score(std::uint32_t layer) {
 
 std::optional<CachePolicy::Choice> CachePolicy::choose(const Look& look) {
   if (auto c = choose_free(look)) return c;
-  if (auto c = choose_outside(look)) return c;
-  return choose_served(look);
+  if (rows_ == Rows::kPrompt && passing_ >= most_passing_) {
+    waits_ = false;
+    if (auto c = choose_outside(look, Among::kPassing)) return c;
+    if (auto c = choose_served(look, Among::kPassing)) return c;
+    if (waits_) return std::nullopt;  // else none of them can ever be had
+  }
+  if (auto c = choose_outside(look, Among::kAll)) return c;
+  return choose_served(look, Among::kAll);
+}
+
+CachePolicy::Verdict CachePolicy::ask(const Look& look, std::uint32_t slot) {
+  const Verdict v = look ? look(slot) : Verdict::kTake;
+  waits_ = waits_ || v == Verdict::kWait;
+  return v;
+}
+
+void CachePolicy::set_passing(std::uint32_t slot, bool passing) {
+  if ((passes_[slot] != 0) == passing) return;
+  passes_[slot] = passing ? 1 : 0;
+  Layer& l = layers_[ring::layer_of(slot_key_[slot])];
+  passing ? ++passing_ : --passing_;
+  passing ? ++l.passing : --l.passing;
 }
 
 std::optional<CachePolicy::Choice> CachePolicy::choose_free(const Look& look) {
@@ -224,7 +254,18 @@ std::optional<CachePolicy::Choice> CachePolicy::choose_free(const Look& look) {
   return std::nullopt;
 }
 
-std::optional<CachePolicy::Choice> CachePolicy::choose_outside(const Look& look) {
+/// The first place from `at` on in the layer's order that holds a candidate.
+std::uint32_t CachePolicy::next_outside(Layer& l, std::uint32_t at, Among among) const {
+  for (; at < l.order.size(); ++at) {
+    const Ranked& r = l.order[at];
+    const bool may_go = among == Among::kAll || r.wait >= kForgotten || passes_[r.slot] != 0;
+    if (may_go && holds(r) && !in_set(r.key)) return at;
+    if (!may_go && l.passing == 0) break;  // shorter waits follow
+  }
+  return static_cast<std::uint32_t>(l.order.size());
+}
+
+std::optional<CachePolicy::Choice> CachePolicy::choose_outside(const Look& look, Among among) {
   for (std::uint32_t n = 0; n < shape_.layers; ++n) {
     Layer& l = layers_[n];
     if (l.stale) score(n);
@@ -239,7 +280,7 @@ std::optional<CachePolicy::Choice> CachePolicy::choose_outside(const Look& look)
     for (std::uint32_t n = 0; n < shape_.layers; ++n) {
       Layer& l = layers_[n];
       std::uint32_t& at = cursor_[n];
-      while (at < l.order.size() && (!holds(l.order[at]) || in_set(l.order[at].key))) ++at;
+      at = next_outside(l, at, among);
       if (at == l.order.size()) continue;
       const Ranked& r = l.order[at];
       // Layers from here to the expert's own, then whole rounds.
@@ -253,16 +294,17 @@ std::optional<CachePolicy::Choice> CachePolicy::choose_outside(const Look& look)
       best_wait = wait;
     }
     if (best == nullptr) return std::nullopt;
-    if (!look || look(best->slot) == Verdict::kTake) return Choice{best->slot, true, best->key};
+    if (ask(look, best->slot) == Verdict::kTake) return Choice{best->slot, true, best->key};
     ++cursor_[best_layer];
   }
 }
 
-std::optional<CachePolicy::Choice> CachePolicy::choose_served(const Look& look) const {
+std::optional<CachePolicy::Choice> CachePolicy::choose_served(const Look& look, Among among) {
   for (std::size_t n = 0; n < order_.size(); ++n) {
     const std::uint32_t slot = key_slot_[place(order_[n])];
-    if (slot == 0) continue;
-    const Verdict v = served_[n] == 0 ? Verdict::kWait : look ? look(slot - 1) : Verdict::kTake;
+    if (slot == 0 || (among == Among::kPassing && passes_[slot - 1] == 0)) continue;
+    waits_ = waits_ || served_[n] == 0;
+    const Verdict v = served_[n] == 0 ? Verdict::kWait : ask(look, slot - 1);
     if (v == Verdict::kTake) return Choice{slot - 1, true, order_[n]};
     if (v == Verdict::kWait) return std::nullopt;
   }
@@ -278,12 +320,14 @@ void CachePolicy::insert(std::uint32_t slot, std::uint32_t key) {
   ++residents_;
   Layer& l = layers_[ring::layer_of(key)];
   ++l.residents;
+  if (in_set(key) && rows_ == Rows::kPrompt) set_passing(slot, true);
   (in_set(key) ? l.arrived : l.stale) = true;
 }
 
 void CachePolicy::remove(std::uint32_t slot) {
   WISP_CHECK(slot < shape_.slots);
   if (use_[slot] != Use::kResident) return;
+  set_passing(slot, false);
   key_slot_[place(slot_key_[slot])] = 0;
   use_[slot] = Use::kFree;
   free_.push_back(slot);

@@ -13,13 +13,18 @@ namespace wisp::loader {
 /// know leases, reads or words: whoever asks for a victim excludes the slots that cannot be taken now.
 ///
 /// Choice of a victim, in this order: a free slot; the resident outside the touched set whose next use is
-/// expected last; a member of the set that was served already, in the order in which they were placed.
+/// expected last; a member of the set that was served already, in the order in which they were placed. A
+/// prompt at its bound (below) goes through the last two for what is passing alone.
 ///
 /// The expectation. A row's choices are compared, layer by layer, with those of the last rows: what was
 /// chosen after rows that resemble this one is likely to be chosen next. That vote is mixed with how often an
 /// expert was chosen lately (three decayed counts, the slowest of which a learned cache may seed). From the
 /// probability p of the next row and the distance of the expert's layer follows the expected wait, so that a
 /// cache smaller than one token's experts still hits, where LRU falls to nothing.
+///
+/// Prompts. A touch of many rows may want more experts than there are slots, most of them for a row or two.
+/// What prompts bring in lives on a share of the slots until a touch of decoding hits it: at that bound a
+/// prompt's misses take each other's slots, those of their own set last, and what decoding uses stays.
 ///
 /// Cost of a touch: the overlaps of its members with the history, and scores of its layer's residents alone;
 /// nothing depends on the number of all slots, and nothing is allocated once every slot has been filled.
@@ -44,6 +49,8 @@ class CachePolicy {
     bool evicts = false;
     std::uint32_t key = 0;
   };
+  /// Whose choices a touch holds. A step with rows of a prompt is a prompt's, whoever decodes beside it.
+  enum class Rows : std::uint8_t { kDecode, kPrompt };
   /// What may be done with a slot now. Outside the set every kWait is passed over. The set's members go in
   /// their order: kWait ends the search there, so that the choice does not depend on which read was faster.
   enum class Verdict : std::uint8_t { kTake, kWait, kNever };
@@ -58,7 +65,8 @@ class CachePolicy {
   /// Makes `set` (valid keys of `layer`, in order of first appearance) the current touch. Returns for each
   /// member whether it was in the table, 1 or 0: a hit; valid until the next call. `count` = false (a touch
   /// sent again) leaves the statistics alone. Misses are then placed in set order by choose() and insert().
-  std::span<const std::uint8_t> admit(std::uint32_t layer, std::span<const Member> set, bool count = true);
+  std::span<const std::uint8_t> admit(std::uint32_t layer, std::span<const Member> set, bool count = true,
+                                      Rows rows = Rows::kDecode);
 
   /// The next slot to fill, or nothing where no candidate may be taken now. Changes no residency.
   std::optional<Choice> choose(const Look& look = {});
@@ -83,6 +91,9 @@ class CachePolicy {
   std::optional<std::uint32_t> slot_of(std::uint32_t key) const;
   std::uint32_t residents() const { return residents_; }
   std::uint32_t withdrawn() const { return withdrawn_; }
+  /// Slots that what prompts brought in, and decoding has not used, may take from everything else.
+  std::uint32_t most_passing() const { return most_passing_; }
+  std::uint32_t passing() const { return passing_; }
 
  private:
   /// Tokens of history. A column is one pass over the layers: a token in decoding, a chunk of a prompt.
@@ -103,6 +114,7 @@ class CachePolicy {
     bool stale = false;           ///< to be scored before one of its residents is chosen
     bool arrived = false;         ///< to be scored before the next touch: members of the set came
     std::uint32_t residents = 0;  ///< in the whole cache
+    std::uint32_t passing = 0;    ///< of them
     double rows = 0;              ///< row clock: rows that passed this layer
     float seeded_rows = 0;        ///< rows that the seeds stand for, as of the start
     std::uint64_t column = 0;     ///< number of the last column in which it was touched, 0 = never
@@ -118,13 +130,19 @@ class CachePolicy {
   float expected_wait(const Layer& layer, std::size_t i, float slow_weight) const;
   float slow_count(const Layer& layer, std::size_t i) const;
   void weigh_columns();
+  /// Of what choose_outside() and choose_served() may take.
+  enum class Among : std::uint8_t { kAll, kPassing };
   std::optional<Choice> choose_free(const Look& look);
-  std::optional<Choice> choose_outside(const Look& look);
-  std::optional<Choice> choose_served(const Look& look) const;
+  std::optional<Choice> choose_outside(const Look& look, Among among);
+  std::optional<Choice> choose_served(const Look& look, Among among);
+  std::uint32_t next_outside(Layer& layer, std::uint32_t at, Among among) const;
+  Verdict ask(const Look& look, std::uint32_t slot);
+  void set_passing(std::uint32_t slot, bool passing);
 
   Shape shape_;
   std::vector<Use> use_;                 // [slots]
   std::vector<std::uint32_t> slot_key_;  // [slots], where resident
+  std::vector<std::uint8_t> passes_;     // [slots] brought in by a prompt, not used by decoding since
   std::vector<std::uint32_t> free_;      // may hold slots that are no longer free; checked when taken
   std::vector<Layer> layers_;
   // per key, [layers * experts]
@@ -151,6 +169,10 @@ class CachePolicy {
   std::vector<float> age_table_, slow_table_;
   std::uint64_t touch_ = 1;  // 0 in the tables means never
   std::uint32_t layer_ = 0;
+  Rows rows_ = Rows::kDecode;  // of the current touch
+  bool waits_ = false;         // choose() met a candidate that can be had later
+  std::uint32_t most_passing_ = 0;
+  std::uint32_t passing_ = 0;
   std::uint32_t residents_ = 0;
   std::uint32_t withdrawn_ = 0;
 };

@@ -1,8 +1,6 @@
 #include <spdlog/spdlog.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 
 #include "services/loader/loader.hpp"
@@ -32,11 +30,9 @@ void LoaderStage::begin_learning() {
       spdlog::warn("what the cache had learned is not used: {}", known.error().text);
     return;
   }
-  learned_ = std::move(*known);
-  learned_kept_ = true;
-  for (const std::uint32_t key : learned_->most_wanted()) {
+  for (const std::uint32_t key : known->most_wanted()) {
     if (!key_valid(key)) continue;
-    policy_.seed(key, learned_->share(ring::layer_of(key), ring::expert_of(key)), kSeedRows);
+    policy_.seed(key, known->share(ring::layer_of(key), ring::expert_of(key)), kSeedRows);
     if (warm_.size() < policy_.shape().slots) warm_.push_back(key);
   }
   std::reverse(warm_.begin(), warm_.end());
@@ -74,18 +70,17 @@ bool LoaderStage::warm_up() {
   return true;
 }
 
-/// A failure is said once, and ends the learning of this life.
+/// Adds what was counted since the last time to the file: other engines add to it too, and `wisp cache reset`
+/// may have removed it. A failure is said once, and ends the learning of this life.
 void LoaderStage::save_learned() {
   if (!learned_ || learned_rows_ < kSaveRows || !wants_.empty()) return;
   learned_rows_ = 0;
-  // Removed by `wisp cache reset` meanwhile: what was counted before that is forgotten here too.
-  if (learned_kept_ && ::access(learned_file_.c_str(), F_OK) != 0 && errno == ENOENT)
-    learned_.emplace(dir_->layers, dir_->experts);
-  learned_kept_ = true;
-  if (const Status s = learned_->save(learned_file_, manifest_.model_hash); !s.ok()) {
-    spdlog::warn("what the cache learns is not kept: {}", s.error().text);
-    learned_.reset();
-  }
+  const Status s = learned_->add_to(learned_file_, manifest_.model_hash);
+  if (!s.ok() && s.error().code == ErrorCode::kUnavailable) return;
+  learned_.emplace(dir_->layers, dir_->experts);
+  if (s.ok()) return;
+  spdlog::warn("what the cache learns is not kept: {}", s.error().text);
+  learned_.reset();
 }
 
 }  // namespace wisp::loader

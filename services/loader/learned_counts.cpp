@@ -1,6 +1,7 @@
 #include "services/loader/learned_counts.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/check.hpp"
 #include "base/fd.hpp"
 
 namespace wisp::loader {
@@ -156,15 +158,43 @@ Result<LearnedCounts> LearnedCounts::load(const std::string& path, std::uint64_t
   return counts;
 }
 
-Status LearnedCounts::save(const std::string& path, std::uint64_t model_hash) const {
+void LearnedCounts::absorb(const LearnedCounts& later) {
+  WISP_CHECK(later.layers_ == layers_ && later.experts_ == experts_);
+  for (std::uint32_t l = 0; l < layers_; ++l) {
+    const double keep = std::exp2(-later.rows_[l] / kHalfLife);
+    rows_[l] = std::min(kMostRows, rows_[l] * keep + later.rows_[l]);
+    for (std::size_t i = std::size_t{l} * experts_; i < std::size_t{l + 1} * experts_; ++i) {
+      const float kept = counts_[i] * static_cast<float>(keep);
+      counts_[i] = (kept < kForgotten ? 0.0f : kept) + later.counts_[i];
+    }
+  }
+}
+
+Status LearnedCounts::add_to(const std::string& path, std::uint64_t model_hash) const {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (error) return io_error(path + ": " + error.message());
-  // A name of its own for each process: two engines on one model must not write into one file.
-  const std::string fresh = path + "." + std::to_string(::getpid()) + ".new";
-  const Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  // The next file is also the lock: whoever has it, under its name, is the only one who writes. What a killed
+  // engine left is locked by nobody and written over.
+  const std::string fresh = path + ".new";
+  const Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   if (!file.valid()) return file_error(fresh);
-  Status written = write_all(file.get(), encode(model_hash), fresh);
+  struct stat mine {
+  }, named{};
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return unavailable(fresh + ": another engine is writing it");
+    return file_error(fresh);
+  }
+  if (::fstat(file.get(), &mine) != 0 || ::stat(fresh.c_str(), &named) != 0 || mine.st_ino != named.st_ino ||
+      mine.st_dev != named.st_dev)
+    return unavailable(fresh + ": another engine has written it");
+  // What others have added meanwhile stays. A file that cannot be used is replaced.
+  auto all = load(path, model_hash, layers_, experts_);
+  if (!all.ok()) all = LearnedCounts(layers_, experts_);
+  all->absorb(*this);
+  Status written;
+  if (S_ISREG(mine.st_mode) && ::ftruncate(file.get(), 0) != 0) written = file_error(fresh);
+  if (written.ok()) written = write_all(file.get(), all->encode(model_hash), fresh);
   if (written.ok() && ::rename(fresh.c_str(), path.c_str()) != 0) written = file_error(path);
   if (!written.ok()) ::unlink(fresh.c_str());
   return written;

@@ -17,6 +17,8 @@ class LearnedCounts {
   /// `rows` rows passed `layer`; add() says what they chose.
   void pass(std::uint32_t layer, double rows);
   void add(std::uint32_t layer, std::uint32_t expert, std::uint32_t rows);
+  /// Counts of the same shape that follow these ones in time.
+  void absorb(const LearnedCounts& later);
 
   /// Decayed rows that passed the layer.
   double rows(std::uint32_t layer) const { return rows_[layer]; }
@@ -37,11 +39,11 @@ class LearnedCounts {
   /// Errors: kNotFound where there is no file; else as decode(), with the file's name.
   static Result<LearnedCounts> load(const std::string& path, std::uint64_t model_hash, std::uint32_t layers,
                                     std::uint32_t experts);
-  /// Replaces the file by rename, so that a reader finds the old one or the new one; makes the folder. Not
-  /// flushed to the drive, which a save between two tokens must not wait for: a torn file is found by its
-  /// checksum.
-  /// Errors: kIo names the file.
-  Status save(const std::string& path, std::uint64_t model_hash) const;
+  /// Adds these counts to those of the file, which several engines may do at a time. Replaces it by rename,
+  /// so that a reader finds the old one or the new one; makes the folder. Not flushed to the drive, which a
+  /// save between two tokens must not wait for: a torn file is found by its checksum. Errors: kUnavailable
+  /// where another engine is at it, to be tried again later; kIo names the file.
+  Status add_to(const std::string& path, std::uint64_t model_hash) const;
 
  private:
   std::uint32_t layers_, experts_;

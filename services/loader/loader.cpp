@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "services/loader/loader_stage.hpp"
 
@@ -107,8 +106,8 @@ Status LoaderStage::open_files() {
 }
 
 Status LoaderStage::open_trace() {
-  const char* const path = std::getenv(kTraceVariable);
-  if (path == nullptr || *path == '\0') return {};
+  const std::string& path = ctx_.plan().options.trace;
+  if (path.empty()) return {};
   std::vector<std::uint64_t> bytes(dir_->layers, 0);
   for (std::size_t l = 0; l < manifest_.experts.size(); ++l)
     if (!manifest_.experts[l].file.empty()) bytes[l] = manifest_.spec.expert.payload;
@@ -121,7 +120,13 @@ Status LoaderStage::open_trace() {
   if (ctx_.epoch() == 1) return std::move(trace).error();
   // No reason to end a run that answers.
   spdlog::warn("the recording ends here: {}", trace.error().text);
+  lose_trace();
   return {};
+}
+
+void LoaderStage::lose_trace() {
+  trace_.reset();
+  ctx_.desk()->add(stats::Counter::kTracesLost);
 }
 
 Status LoaderStage::start(LoaderParts parts) {
@@ -238,7 +243,10 @@ bool LoaderStage::has_work() {
 
 void LoaderStage::sleep(StageContext& ctx) {
   using shm::WaitFor;
-  if (trace_) trace_->flush();
+  if (trace_) {
+    trace_->flush();
+    if (trace_->lost()) lose_trace();
+  }
   save_learned();
   WaitFor why = WaitFor::kWork;
   std::uint64_t detail = 0;

@@ -76,6 +76,7 @@ class LoaderStage : public service::Stage {
   Status check_plan() const;
   Status open_files();
   Status open_trace();
+  void lose_trace();
   Result<std::uint32_t> open_file(const std::string& path);
   std::string where_is(std::uint32_t key) const;
   Status start(LoaderParts parts);
@@ -100,6 +101,7 @@ class LoaderStage : public service::Stage {
   bool take_messages();
   void on_touch(const ring::Descriptor& d);
   void take_members(const ring::Descriptor& d, std::uint32_t layer);
+  void take_choices(const ring::Descriptor& d);
   void on_need(std::uint32_t key);
   void want(std::uint32_t key, bool needed);
   void answer_ready(std::uint32_t slot);
@@ -160,15 +162,16 @@ class LoaderStage : public service::Stage {
   std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   MemoryLock lock_;
-  std::optional<LearnedCounts> learned_;  // none where it is off
+  std::optional<LearnedCounts> learned_;  // since the last save; none where it is off
   std::string learned_file_;
-  bool learned_kept_ = false;             // the file was there, or has been written
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
   std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
 
   std::vector<ring::TouchMember> members_;  // of the touch at hand, scratch
   std::vector<CachePolicy::Member> set_;    // the same for the policy
+  std::vector<ring::TouchRow> rows_;        // of the touch at hand, where a trace is recorded
+  std::vector<ring::TouchChoice> choices_;  // [rows, top_k]
   std::vector<Slot> slots_;
   std::deque<Want> wants_;      // in set order, touch after touch
   std::deque<Answer> answers_;  // edge 6 was full

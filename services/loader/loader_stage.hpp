@@ -7,7 +7,6 @@
 namespace wisp::loader {
 
 /// Environment: the file to which the loader appends a routing trace; unset or empty = none.
-inline constexpr const char* kTraceVariable = "WISP_TRACE";
 /// Environment: the file in which the cache keeps what it has learned; unset or empty = it learns nothing.
 inline constexpr const char* kLearnedVariable = "WISP_LEARNED";
 

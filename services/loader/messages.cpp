@@ -71,7 +71,9 @@ bool LoaderStage::take_messages() {
 }
 
 void LoaderStage::take_members(const ring::Descriptor& d, std::uint32_t layer) {
-  const auto payload = input_.payload(d);
+  auto payload = input_.payload(d);
+  if ((d.flags & ring::kTouchChoices) != 0)
+    payload = payload.first(std::min(payload.size(), d.slot * sizeof(ring::TouchMember)));
   members_.resize(payload.size() / sizeof(ring::TouchMember));
   if (!members_.empty())
     std::memcpy(members_.data(), payload.data(), members_.size() * sizeof(ring::TouchMember));
@@ -86,9 +88,27 @@ void LoaderStage::take_members(const ring::Descriptor& d, std::uint32_t layer) {
   for (const auto& m : members_) set_.push_back({ring::expert_key(layer, m.expert), m.rows});
 }
 
+/// What the rows of a touch chose, for the trace; nothing where the message does not say.
+void LoaderStage::take_choices(const ring::Descriptor& d) {
+  rows_.clear();
+  choices_.clear();
+  if ((d.flags & ring::kTouchChoices) == 0) return;
+  const auto payload = input_.payload(d);
+  const std::size_t members = std::min(payload.size(), d.slot * sizeof(ring::TouchMember));
+  const std::size_t row = sizeof(ring::TouchRow) + policy_.shape().top_k * sizeof(ring::TouchChoice);
+  const std::size_t rows = (payload.size() - members) / row;
+  rows_.resize(rows);
+  choices_.resize(rows * policy_.shape().top_k);
+  if (rows == 0) return;
+  const std::byte* const from = payload.data() + members;
+  std::memcpy(rows_.data(), from, rows * sizeof(ring::TouchRow));
+  std::memcpy(choices_.data(), from + rows * sizeof(ring::TouchRow),
+              choices_.size() * sizeof(ring::TouchChoice));
+}
+
 void LoaderStage::on_touch(const ring::Descriptor& d) {
   const std::uint32_t layer = ring::layer_of(d.key);
-  const bool again = (d.flags & ring::kTouchAgain) != 0;
+  const bool again = (d.flags & ring::kTouchAgain) != 0, decode = (d.flags & ring::kTouchDecode) != 0;
   if (again) {
     // The whole of what its sender still waits for: it replaces what was open.
     wants_.clear();
@@ -97,7 +117,8 @@ void LoaderStage::on_touch(const ring::Descriptor& d) {
   }
   take_members(d, layer);
   if (set_.empty()) return;
-  const std::span<const std::uint8_t> resident = policy_.admit(layer, set_, !again);
+  const std::span<const std::uint8_t> resident =
+      policy_.admit(layer, set_, !again, decode ? CachePolicy::Rows::kDecode : CachePolicy::Rows::kPrompt);
   std::uint64_t hits = 0, ahead = 0;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     // Leased without asking: it was there, even if it has been evicted since.
@@ -119,9 +140,11 @@ void LoaderStage::on_touch(const ring::Descriptor& d) {
   settle_guesses();
   blocked_ = Blocked::kNo;
   if (again) return;
-  const bool decode = (d.flags & ring::kTouchDecode) != 0;
   learn(layer);
-  if (trace_) trace_->add(d.aux, layer, decode, members_, resident);
+  if (trace_) {
+    take_choices(d);
+    trace_->add({d.aux, layer, decode, members_, resident, rows_, choices_});
+  }
   ctx_.desk()->add(decode ? Counter::kDecodeAccesses : Counter::kPrefillAccesses, members_.size());
   ctx_.desk()->add(decode ? Counter::kDecodeHits : Counter::kPrefillHits, hits);
 }

@@ -23,31 +23,40 @@ Result<std::unique_ptr<TraceRecorder>> TraceRecorder::open(const std::string& pa
   if (!file.valid() || ::fstat(file.get(), &s) != 0)
     return io_error("the routing trace " + path + ": " + std::strerror(errno));
   if (S_ISFIFO(s.st_mode)) return invalid("the routing trace " + path + ": is a pipe; name a file");
-  std::unique_ptr<TraceRecorder> r(new TraceRecorder(path, std::move(file), expert_bytes));
+  std::unique_ptr<TraceRecorder> r(new TraceRecorder(path, std::move(file), expert_bytes, model.experts));
   if (s.st_size == 0) r->text_ = trace::describe_model(model, expert_bytes);
   if (s.st_size != 0 || !first) r->restart("a new loader, with the slots that it found filled");
   r->flush();
   return r;
 }
 
-void TraceRecorder::add(std::uint64_t step, std::uint32_t layer, bool decode,
-                        std::span<const ring::TouchMember> set, std::span<const std::uint8_t> resident) {
+void TraceRecorder::add(const Touch& touch) {
   if (!file_.valid()) return;
-  if (layer == layer_) text_.append(trace::kTouchLine) += '\n';
-  layer_ = layer;
-  for (std::size_t i = 0; i < set.size(); ++i) {
-    const trace::RouteLine line{0,
-                                decode,
-                                static_cast<std::uint32_t>(step),
-                                layer,
-                                static_cast<std::uint32_t>(i),
-                                set[i].expert,
-                                0.0f,
-                                resident[i] != 0,
-                                expert_bytes_[layer]};
-    for (std::uint32_t row = 0; row < set[i].rows; ++row) trace::append_line(text_, line);
-  }
+  if (touch.layer == layer_) text_.append(trace::kTouchLine) += '\n';
+  layer_ = touch.layer;
+  touch.rows.empty() ? add_members(touch) : add_rows(touch);
   if (text_.size() >= kFlushBytes) flush();
+}
+
+void TraceRecorder::add_rows(const Touch& t) {
+  for (std::size_t i = 0; i < t.set.size(); ++i) resident_[t.set[i].expert] = t.resident[i];
+  const std::size_t ranks = t.choices.size() / t.rows.size();
+  for (std::size_t i = 0; i < t.choices.size(); ++i) {
+    const ring::TouchRow& row = t.rows[i / ranks];
+    const ring::TouchChoice& c = t.choices[i];
+    if (c.expert >= resident_.size()) continue;  // answered as an error; no expert, no line
+    trace::append_line(
+        text_, {row.request, t.decode, row.position, t.layer, static_cast<std::uint32_t>(i % ranks), c.expert,
+                c.weight, resident_[c.expert] != 0, expert_bytes_[t.layer]});
+  }
+}
+
+void TraceRecorder::add_members(const Touch& t) {
+  for (std::size_t i = 0; i < t.set.size(); ++i)
+    for (std::uint32_t row = 0; row < t.set[i].rows; ++row)
+      trace::append_line(
+          text_, {0, t.decode, static_cast<std::uint32_t>(t.step), t.layer, static_cast<std::uint32_t>(i),
+                  t.set[i].expert, 0.0f, t.resident[i] != 0, expert_bytes_[t.layer]});
 }
 
 void TraceRecorder::restart(std::string_view why) {

@@ -17,9 +17,11 @@ namespace wisp::loader {
 /// is there is appended to: a loader that follows another goes on in its file, behind a line that says so,
 /// since a replay knows nothing of the slots that it found filled.
 ///
-/// A touch says how many rows chose an expert, not which nor with what weight: a member stands in as many
-/// lines as rows chose it, `slot` is its place in the set and `weight` is 0. For a single row, as in
-/// decoding, that place is the rank of the choice.
+/// A row's choices stand in its order: `turn` is the number of the request, `step` the position of the row in
+/// it, `slot` the rank of the choice. `phase` is that of the touch, all of whose rows decode or which has
+/// rows of a prompt; so a touch is read back as the policy saw it. A touch that does not say what its rows
+/// chose has a line for each row of a member instead, with the number of the engine's step and without a
+/// weight.
 class TraceRecorder {
  public:
   /// `expert_bytes`: per layer, 0 = none. `first`: no loader was before this one. Errors: kIo names the file;
@@ -27,23 +29,36 @@ class TraceRecorder {
   static Result<std::unique_ptr<TraceRecorder>> open(const std::string& path, const trace::TraceModel& model,
                                                      std::span<const std::uint64_t> expert_bytes, bool first);
 
-  /// One touch. `resident` [set]: whether the policy counted a hit.
-  void add(std::uint64_t step, std::uint32_t layer, bool decode, std::span<const ring::TouchMember> set,
-           std::span<const std::uint8_t> resident);
+  struct Touch {
+    std::uint64_t step = 0;
+    std::uint32_t layer = 0;
+    bool decode = false;
+    std::span<const ring::TouchMember> set;
+    std::span<const std::uint8_t> resident;      ///< [set] whether the policy counted a hit
+    std::span<const ring::TouchRow> rows;        ///< empty where the touch does not say
+    std::span<const ring::TouchChoice> choices;  ///< [rows, top_k]
+  };
+  void add(const Touch& touch);
   /// What the policy knows from here on is not in the file alone.
   void restart(std::string_view why);
   /// Writes what was added. The first failure is a warning, and the end of the recording.
   void flush();
+  /// Whether it has ended early.
+  bool lost() const { return !file_.valid(); }
 
  private:
-  TraceRecorder(std::string path, Fd file, std::span<const std::uint64_t> expert_bytes)
+  TraceRecorder(std::string path, Fd file, std::span<const std::uint64_t> expert_bytes, std::uint32_t experts)
       : path_(std::move(path)),
         file_(std::move(file)),
-        expert_bytes_(expert_bytes.begin(), expert_bytes.end()) {}
+        expert_bytes_(expert_bytes.begin(), expert_bytes.end()),
+        resident_(experts, 0) {}
+  void add_rows(const Touch& touch);
+  void add_members(const Touch& touch);
 
   std::string path_;
   Fd file_;
   std::vector<std::uint64_t> expert_bytes_;
+  std::vector<std::uint8_t> resident_;  // [experts] of the touch at hand
   std::string text_;
   std::uint32_t layer_ = ~0U;  // of the last touch
 };

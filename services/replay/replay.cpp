@@ -32,7 +32,9 @@ class Default {
   std::uint64_t take(const Trace& t, const Touch& touch) {
     set_.clear();
     for (const Access& a : t.of(touch)) set_.push_back({ring::expert_key(touch.layer, a.expert), a.rows});
-    const auto resident = policy_.admit(touch.layer, set_);
+    using Rows = loader::CachePolicy::Rows;
+    const auto resident =
+        policy_.admit(touch.layer, set_, true, touch.decode ? Rows::kDecode : Rows::kPrompt);
     std::uint64_t hits = 0;
     misses_.clear();
     for (std::size_t i = 0; i < set_.size(); ++i) {

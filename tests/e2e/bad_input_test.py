@@ -178,6 +178,12 @@ class Folders(unittest.TestCase):
         self.assertGreater(p.returncode, 0)
         self.assertIn(os.path.basename(victim), p.stderr)
 
+    def test_an_instruction_set_that_is_none(self):
+        for command in (["run", model(), "-p", "x"], ["bench", "kernels", "--help"]):
+            p = wisp(*command, env={"WISP_ISA": "nonsense"}, check=False)
+            self.assertEqual((p.returncode, p.stdout), (1, ""))
+            self.assertRegex(p.stderr, "WISP_ISA=nonsense is no instruction set that runs here: ref")
+
     def test_prompt_longer_than_the_context(self):
         p = wisp("run", model(), "-p", "word " * 3000, check=False)
         self.assertGreater(p.returncode, 0)

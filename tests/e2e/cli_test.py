@@ -29,7 +29,7 @@ class Run(unittest.TestCase):
         out = json.loads(p.stdout.strip().splitlines()[-1])
         self.assertEqual(sorted(out), sorted(KEYS))
         self.assertEqual(out["experts"], EXPERTS)
-        self.assertEqual(out["slots"], 64)
+        self.assertEqual(out["slots"] + out["prefetch"]["slots"], 64)
         self.assertEqual(out["finish_reason"], "stop")
         self.assertEqual(out["completion_tokens"], len(out["token_ids"]))
         self.assertTrue(0 < out["hit_rate"] < 1)

@@ -71,6 +71,26 @@ class Folders(unittest.TestCase):
             self.assertEqual((status, text_of(after)), (200, text_of(before)))
 
 
+    def test_what_a_killed_synth_leaves_goes_with_the_next(self):
+        folder = temp("killed-synth")
+        os.makedirs(folder)
+        gguf = os.path.join(folder, "m.gguf")
+        args = ["synth", "--layers", "2", "--experts", "64", "--width", "768", "--vocab", "64", "--out", os.path.join(folder, "m"),
+                "--gguf", gguf]
+        leftovers = lambda: [n for n in os.listdir(folder) if n.startswith("m.gguf.partial-")]
+        killed = subprocess.Popen([program("wisp"), *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while not leftovers() and killed.poll() is None:
+            pass
+        killed.kill()
+        killed.wait()
+        self.assertEqual(len(leftovers()), 1, "killed while it wrote")
+        with open(os.path.join(folder, "m.gguf.partial-of-mine"), "w"):
+            pass
+        wisp(*args, "--force")
+        self.assertEqual(leftovers(), ["m.gguf.partial-of-mine"])
+        self.assertTrue(os.path.isfile(gguf))
+
+
 class Stripes(unittest.TestCase):
     def test_several_folders_give_the_same_answer(self):
         folder = copy_of("striped")
@@ -104,6 +124,37 @@ class Drives(unittest.TestCase):
         self.assertEqual(run_json(self.folder, "-p", "What is an apple?", "--experts-ram", SLOTS)["token_ids"],
                          run_json(model(), "-p", "What is an apple?")["token_ids"])
         self.assertIn("all good", wisp("verify", self.folder).stdout)
+
+    def test_no_room_for_what_the_cache_learns(self):
+        """A full drive under the state folder: a warning, the same answer, and nothing left there."""
+        state = LoopDrive(temp(""), "state", 4)
+        self.addCleanup(state.close)
+        learned = os.path.join(state.path, "wisp", "learned")
+        os.makedirs(learned)
+        with open(os.path.join(state.path, "filler"), "wb", buffering=0) as f:
+            for size in (1 << 16, 1 << 12, 1):
+                try:
+                    while True:
+                        f.write(bytes(size))
+                except OSError:
+                    pass
+        args = [model(), "-p", "What is an apple?", "-n", 60, "--ignore-eos", "--experts-ram", SLOTS]
+        p = wisp("run", *args, "--json", env={"XDG_STATE_HOME": state.path})
+        self.assertEqual(json.loads(p.stdout.strip().splitlines()[-1])["token_ids"],
+                         run_json(*args, "--no-learned-cache")["token_ids"])
+        self.assertRegex(p.stderr, "is not kept.*No space left")
+        self.assertEqual(os.listdir(learned), [])
+        trace = os.path.join(state.path, "trace.csv")
+        p = wisp("run", *args, "--trace", trace, check=False)
+        self.assertEqual((p.returncode, p.stdout), (1, ""), "refused before anything is computed")
+        self.assertRegex(p.stderr, "trace.csv: No space left")
+        # Room for the beginning alone: the answer is there, and the status says that the trace is not.
+        filler = os.path.join(state.path, "filler")
+        os.truncate(filler, os.path.getsize(filler) - (32 << 10))
+        p = wisp("run", *args, "--trace", trace, check=False)
+        self.assertEqual(p.returncode, 1, p.stderr)
+        self.assertNotEqual(p.stdout, "")
+        self.assertIn("the trace ends before the answer does", p.stderr)
 
     def test_slow_for_two_seconds(self):
         throttle = Throttle([self.drive])

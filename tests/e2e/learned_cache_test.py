@@ -58,6 +58,20 @@ class LearnedCache(unittest.TestCase):
             answer(server)
         self.assertLess(self.show()["tokens"], before, "what was counted before the reset is forgotten")
 
+    def test_two_engines_add_to_one_file(self):
+        body = {"prompt": "an apple is", "max_tokens": 60, "ignore_eos": True}
+        with Server(model(), env=self.env) as a:
+            for _ in range(3):
+                self.assertEqual(a.post("/v1/completions", body)[0], 200)
+        alone = self.show()["tokens"]
+        wisp("cache", "reset", model(), env=self.env)
+        with Server(model(), env=self.env) as a, Server(model(), env=self.env) as b:
+            for _ in range(3):
+                for server in (a, b):
+                    self.assertEqual(server.post("/v1/completions", body)[0], 200)
+        self.assertGreater(self.show()["tokens"], 1.5 * alone)
+        self.assertEqual(len(tree(self.state)), 1, "no leavings")
+
     def test_off_means_no_file(self):
         run_json(model(), *FEW, "--no-learned-cache", env=self.env)
         self.assertEqual(tree(self.state), {})

@@ -121,6 +121,11 @@ class Trace(unittest.TestCase):
         self.assertEqual(p.returncode, 1)
         self.assertIn("is a pipe", p.stderr)
 
+    def test_a_trace_that_cannot_be_written_is_an_error(self):
+        p = wisp("run", model(), "--ids", "1", "-n", 1, "--trace", "/dev/full", check=False)
+        self.assertEqual((p.returncode, p.stdout), (1, ""), "refused before anything is computed")
+        self.assertIn("/dev/full: No space left", p.stderr)
+
     def test_errors_name_the_place(self):
         bad = temp("bad.csv")
         with open(bad, "w") as f:

@@ -1,5 +1,8 @@
 #include "model/synth/gguf_file.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -76,6 +79,30 @@ std::uint64_t GgufTensor::bytes() const {
   return n;
 }
 
+namespace {
+/// Removes the `<path>.partial-PID` of runs that were killed: their lock is free.
+void remove_leftovers(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  const fs::path whole = fs::absolute(path, ec);
+  const std::string prefix = whole.filename().string() + ".partial-";
+  std::vector<fs::path> found;
+  for (fs::directory_iterator it(whole.parent_path(), ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    if (name.size() > prefix.size() && name.starts_with(prefix) &&
+        name.find_first_not_of("0123456789", prefix.size()) == name.npos)
+      found.push_back(it->path());
+  }
+  for (const fs::path& p : found) {
+    const Fd fd(::open(p.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    struct stat s {};
+    if (fd.valid() && ::fstat(fd.get(), &s) == 0 && S_ISREG(s.st_mode) &&
+        ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0)
+      fs::remove(p, ec);
+  }
+}
+}  // namespace
+
 Result<GgufFile> GgufFile::create(const std::string& path, bool replace,
                                   const std::vector<std::pair<std::string, GgufValue>>& values,
                                   std::vector<GgufTensor> tensors) {
@@ -102,8 +129,10 @@ Result<GgufFile> GgufFile::create(const std::string& path, bool replace,
     at += padded(t.bytes());
   }
   header.pad();
+  remove_leftovers(path);
   WISP_ASSIGN(OutputFile file, OutputFile::create(partial_of(path)));
   GgufFile out(path, std::move(file), std::move(tensors));
+  WISP_TRY(out.file_.lock());
   out.bytes_ = header.bytes.size() + at;
   WISP_TRY(out.file_.write(header.bytes));
   return out;

@@ -27,6 +27,22 @@ TEST(Dispatch, ATableCanBeAskedForByEnvironment) {
         ::testing::ExitedWithCode(0), "");
 }
 
+TEST(Dispatch, AnUnknownNameIsRefusedWithThoseThatRun) {
+  const char* const before = std::getenv("WISP_ISA");
+  const std::string kept = before != nullptr ? before : "";
+  setenv("WISP_ISA", "nonsense", 1);
+  const std::string refusal = isa_refusal();
+  EXPECT_NE(refusal.find("nonsense"), std::string::npos);
+  for (const Kernels* k : all_kernels()) {
+    EXPECT_NE(refusal.find(name_of(k->isa)), std::string::npos) << refusal;
+    setenv("WISP_ISA", std::string(name_of(k->isa)).c_str(), 1);
+    EXPECT_EQ(isa_refusal(), "");
+  }
+  unsetenv("WISP_ISA");
+  EXPECT_EQ(isa_refusal(), "");
+  if (before != nullptr) setenv("WISP_ISA", kept.c_str(), 1);
+}
+
 TEST(Canon, NothingIsContracted) {
   // fl(fl(a c) - fl(b s)) is 0 here, while either fused form is not.
   const float a = 1.0f + 0x1p-12f;

@@ -1,6 +1,8 @@
 #include "services/loader/learned_counts.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -69,8 +71,7 @@ TEST_F(LearnedFile, IsReadAsItWasWritten) {
   const std::string path = folder_ + "/a/b/counts";
   EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8).error().code, ErrorCode::kNotFound);
   const LearnedCounts c = some();
-  ASSERT_TRUE(c.save(path, kModel).ok());
-  ASSERT_TRUE(c.save(path, kModel).ok());
+  ASSERT_TRUE(c.add_to(path, kModel).ok());
   const auto again = LearnedCounts::load(path, kModel, 2, 8);
   ASSERT_TRUE(again.ok()) << again.error().text;
   EXPECT_EQ(again->encode(kModel), c.encode(kModel));
@@ -78,19 +79,48 @@ TEST_F(LearnedFile, IsReadAsItWasWritten) {
 }
 
 TEST_F(LearnedFile, WhatCannotBeWrittenIsAnErrorAndLeavesTheOldFile) {
-  EXPECT_FALSE(some().save("/proc/none/counts", kModel).ok());
+  EXPECT_FALSE(some().add_to("/proc/none/counts", kModel).ok());
   std::ofstream(folder_ + "/file") << "x";
-  EXPECT_FALSE(some().save(folder_ + "/file/counts", kModel).ok());
+  EXPECT_FALSE(some().add_to(folder_ + "/file/counts", kModel).ok());
   if (::access("/dev/full", W_OK) == 0) {
     // A full disk: the new file is /dev/full by way of a link.
     const std::string path = folder_ + "/counts";
-    ASSERT_TRUE(some().save(path, kModel).ok());
-    ASSERT_EQ(::symlink("/dev/full", (path + "." + std::to_string(::getpid()) + ".new").c_str()), 0);
-    const Status s = LearnedCounts(2, 8).save(path, kModel);
+    ASSERT_TRUE(some().add_to(path, kModel).ok());
+    ASSERT_EQ(::symlink("/dev/full", (path + ".new").c_str()), 0);
+    const Status s = LearnedCounts(2, 8).add_to(path, kModel);
     ASSERT_FALSE(s.ok());
     EXPECT_NE(s.error().text.find("No space left"), std::string::npos) << s.error().text;
     EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8)->encode(kModel), some().encode(kModel));
   }
+}
+
+TEST_F(LearnedFile, WhatSeveralEnginesCountedAddsUp) {
+  const std::string path = folder_ + "/counts";
+  LearnedCounts a(1, 4), b(1, 4);
+  for (int row = 0; row < 10; ++row) {
+    a.pass(0, 1), a.add(0, 1, 1);
+    b.pass(0, 1), b.add(0, 2, 1);
+  }
+  ASSERT_TRUE(a.add_to(path, kModel).ok());
+  ASSERT_TRUE(b.add_to(path, kModel).ok());
+  const auto both = LearnedCounts::load(path, kModel, 1, 4);
+  ASSERT_TRUE(both.ok());
+  EXPECT_NEAR(both->rows(0), 20, 0.1);
+  EXPECT_NEAR(both->share(0, 1), 0.5, 0.01);
+  EXPECT_NEAR(both->share(0, 2), 0.5, 0.01);
+}
+
+TEST_F(LearnedFile, OneEngineWritesAtATimeAndAKilledOneHoldsUpNobody) {
+  const std::string path = folder_ + "/counts";
+  std::ofstream(path + ".new") << "half a file";  // of an engine that was killed
+  ASSERT_TRUE(some().add_to(path, kModel).ok());
+  EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8)->encode(kModel), some().encode(kModel));
+  const int other = ::open((path + ".new").c_str(), O_WRONLY | O_CREAT, 0600);
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  EXPECT_EQ(some().add_to(path, kModel).error().code, ErrorCode::kUnavailable);
+  ::close(other);
+  ASSERT_TRUE(some().add_to(path, kModel).ok());
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "no leavings";
 }
 
 TEST_F(LearnedFile, HostileContentsAreIgnored) {

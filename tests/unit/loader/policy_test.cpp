@@ -20,8 +20,9 @@ Members set_of(std::uint32_t layer, const std::vector<std::uint32_t>& experts) {
 
 /// One touch as the simulator replays it: every miss is placed and served at once. Returns the hits.
 std::size_t replay(CachePolicy& policy, std::uint32_t layer, const Members& set,
-                   std::vector<std::uint32_t>* evicted = nullptr) {
-  const auto resident = policy.admit(layer, set);
+                   std::vector<std::uint32_t>* evicted = nullptr,
+                   CachePolicy::Rows rows = CachePolicy::Rows::kDecode) {
+  const auto resident = policy.admit(layer, set, true, rows);
   const std::vector<std::uint8_t> hits(resident.begin(), resident.end());
   std::size_t n = 0;
   for (std::size_t i = 0; i < set.size(); ++i)
@@ -91,6 +92,84 @@ TEST(CachePolicy, NothingInsideTheSetGoesWhileSomethingElseIsThere) {
       }
     }
   }
+}
+
+/// Whatever the slots, the sets and how many prompts: what decoding used stays but for the share of prompts.
+TEST(CachePolicy, PromptsTakeTheirShareAndNoMore) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 60; ++round) {
+    const std::uint32_t layers = 1 + random() % 6, experts = 8 + random() % 40, top_k = 1 + random() % 4;
+    const std::uint32_t slots = 2 + random() % (layers * experts - 1);
+    CachePolicy policy({slots, layers, experts, top_k});
+    const auto draw = [&](std::uint32_t layer, std::uint32_t n) {
+      std::vector<std::uint32_t> all(experts);
+      std::iota(all.begin(), all.end(), 0u);
+      std::shuffle(all.begin(), all.end(), random);
+      all.resize(std::min(n, experts));
+      return set_of(layer, all);
+    };
+    while (policy.residents() < slots)
+      for (std::uint32_t l = 0; l < layers; ++l) replay(policy, l, draw(l, top_k));
+    const auto residents = [&] {
+      std::set<std::uint32_t> keys;
+      for (std::uint32_t l = 0; l < layers; ++l)
+        for (std::uint32_t e = 0; e < experts; ++e)
+          if (policy.slot_of(ring::expert_key(l, e))) keys.insert(ring::expert_key(l, e));
+      return keys;
+    };
+    const std::set<std::uint32_t> before = residents();
+    ASSERT_EQ(policy.passing(), 0u);
+    std::vector<std::uint32_t> evicted;
+    for (std::uint32_t chunk = 0; chunk < 1 + random() % 3; ++chunk)
+      for (std::uint32_t l = 0; l < layers; ++l)
+        replay(policy, l, draw(l, top_k + random() % experts), &evicted, CachePolicy::Rows::kPrompt);
+    std::uint32_t gone = 0;
+    for (const std::uint32_t key : before) gone += policy.slot_of(key) ? 0 : 1;
+    EXPECT_LE(gone, policy.most_passing()) << slots << " slots, " << layers << " layers of " << experts;
+    EXPECT_LE(policy.passing(), policy.most_passing());
+    EXPECT_EQ(policy.residents(), slots);
+    // Decoding is bound by nothing, and what it hits is its own from then on.
+    for (std::uint32_t l = 0; l < layers; ++l) {
+      const Members set = draw(l, std::min(top_k, slots));
+      replay(policy, l, set);
+      for (const auto& m : set) EXPECT_TRUE(policy.slot_of(m.key) || set.size() > slots);
+    }
+  }
+}
+
+/// At the bound the oldest of the prompt's own goes last, and is waited for rather than anything else taken.
+TEST(CachePolicy, APromptAtItsBoundWaitsForItsOwnSlots) {
+  CachePolicy policy({16, 1, 64, 1});
+  for (std::uint32_t e = 0; e < 16; ++e) replay(policy, 0, set_of(0, {e}));
+  std::vector<std::uint32_t> experts(20);
+  std::iota(experts.begin(), experts.end(), 20u);
+  const Members set = set_of(0, experts);
+  policy.admit(0, set, true, CachePolicy::Rows::kPrompt);
+  ASSERT_EQ(policy.most_passing(), 4u);
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    const auto c = policy.choose();
+    ASSERT_TRUE(c && ring::expert_of(c->key) < 16);
+    policy.remove(c->slot);
+    policy.insert(c->slot, set[i].key);
+  }
+  EXPECT_FALSE(policy.choose()) << "none of its own was served";
+  policy.serve(set[1].key);
+  EXPECT_FALSE(policy.choose()) << "the first was not";
+  policy.serve(set[0].key);
+  ASSERT_TRUE(policy.choose());
+  EXPECT_EQ(policy.choose()->key, set[0].key);
+  // Where none of them can ever be had, anything else is taken before the prompt stands still.
+  const auto none_of_its_own = [&](std::uint32_t slot) {
+    for (const auto& m : set)
+      if (policy.slot_of(m.key) == slot) return CachePolicy::Verdict::kNever;
+    return CachePolicy::Verdict::kTake;
+  };
+  for (std::uint32_t i = 0; i < 4; ++i) policy.serve(set[i].key);
+  const auto other = policy.choose(none_of_its_own);
+  ASSERT_TRUE(other);
+  EXPECT_LT(ring::expert_of(other->key), 16u);
 }
 
 TEST(CachePolicy, MembersGoInTheirOrderWhicheverWasServedFirst) {

@@ -2,9 +2,11 @@
 
 #include <cstdlib>
 #include <regex>
+#include <set>
 
 #include "plan/budget.hpp"
 #include "plan/run_plan.hpp"
+#include "plan/traffic.hpp"
 #include "shm/journal.hpp"
 
 namespace wisp::plan {
@@ -135,6 +137,43 @@ TEST(Plan, NeverExceedsAnyBudget) {
     }
     EXPECT_EQ(slots, m.spec.expert_count()) << s.name << " fits 2 TiB";
   }
+}
+
+TEST(Plan, TheChunkIsTheOneThatReadsLeast) {
+  for (const Shape& s : {kPocket, kQwen30B, kDeepSeekV3}) {
+    const model::Manifest m = make_manifest(s);
+    const std::uint64_t bank = m.spec.expert_count() * s.stride;
+    std::set<std::uint32_t> seen;
+    for (std::uint64_t percent : {1, 2, 5, 10, 25, 50, 75, 100}) {
+      RunOptions o = with_ram(s.dense_bytes + bank * percent / 100 + 64 * kMiB);
+      o.ctx = 2048;
+      const auto plan = make_plan(m, o, kPlenty);
+      if (!plan.ok()) continue;
+      seen.insert(plan->prompt_chunk);
+      for (o.prompt_chunk = 16; o.prompt_chunk <= 512; o.prompt_chunk *= 2) {
+        const auto other = make_plan(m, o, kPlenty);
+        if (!other.ok()) continue;
+        EXPECT_LE(expected_traffic(*plan).request(), expected_traffic(*other).request() * (1 + 1e-9))
+            << s.name << " " << percent << " %: " << plan->prompt_chunk << " against " << o.prompt_chunk;
+      }
+    }
+    EXPECT_TRUE(seen.contains(512)) << s.name;
+  }
+}
+
+TEST(Plan, SaysWhatIsExpectedToBeRead) {
+  RunOptions o = with_ram(6 * kGiB);
+  const auto half = make_plan(make_manifest(kQwen30B), o, kPlenty);
+  ASSERT_TRUE(half.ok()) << half.error().text;
+  EXPECT_NE(describe(*half).find("reads: about "), std::string::npos) << describe(*half);
+  const Traffic less = expected_traffic(*half);
+  const double bank = 48.0 * 128 * 2506752;
+  EXPECT_GT(less.prompt, 0.0);
+  EXPECT_LT(less.prompt, bank);
+  EXPECT_LT(less.token, bank / 16) << "of 128 experts 8 are chosen";
+  const auto all = make_plan(make_manifest(kQwen30B), with_ram(64 * kGiB), kPlenty);
+  EXPECT_EQ(expected_traffic(*all).request(), 0.0);
+  EXPECT_EQ(describe(*all).find("reads: about "), std::string::npos);
 }
 
 TEST(Plan, CountsBeyond32Bits) {

@@ -84,6 +84,47 @@ TEST(CacheQuality, NotUnderLruWhereTheTopicChanges) {
       [](std::uint32_t n, std::uint32_t l, std::uint32_t e) { return popular(l, e, n < 200 ? 0 : 1); }));
 }
 
+/// Share of hits of the second half of a trace's decoding, with a long prompt of another topic before it or
+/// not.
+double hits_after(const Trace& t, std::uint32_t slots, std::size_t chunks, Policy policy) {
+  const trace::Tokens tokens(t);
+  std::vector<std::vector<std::uint32_t>> renamed(t.model.layers);
+  std::mt19937 random(5);
+  for (auto& names : renamed) {
+    for (std::uint32_t e = 0; e < t.model.experts; ++e) names.push_back(e);
+    std::shuffle(names.begin(), names.end(), random);
+  }
+  Trace made;
+  made.model = t.model;
+  const std::size_t half = tokens.size() / 2;
+  for (std::size_t i = 0; i < half; ++i) tokens.append(made, i, i + 1, true);
+  for (std::size_t c = 0; c < chunks; ++c)
+    tokens.append(made, c * tokens.size() / chunks, (c + 1) * tokens.size() / chunks, false, &renamed);
+  const Figures before = replay(made, slots, policy);
+  for (std::size_t i = half; i < tokens.size(); ++i) tokens.append(made, i, i + 1, true);
+  const Figures after = replay(made, slots, policy);
+  return static_cast<double>(after.decode_hits - before.decode_hits) /
+         static_cast<double>(after.decode_accesses - before.decode_accesses);
+}
+
+/// LRU loses up to 14 hits of 100 here.
+TEST(CacheQuality, HotExpertsOutliveALongPrompt) {
+  for (const char* name : {"qwen-every-4th-layer.route.csv", "gptoss.route.csv"}) {
+    const Trace t = recorded(name);
+    for (const std::uint32_t permille : {40, 100, 200, 350, 500})
+      for (const std::size_t chunks : {1, 2, 4}) {
+        const std::uint32_t slots = slots_of(t, permille);
+        const double alone = hits_after(t, slots, 0, Policy::kDefault);
+        const double beside = hits_after(t, slots, chunks, Policy::kDefault);
+        if (std::getenv("WISP_SHOW") != nullptr)
+          std::printf("%s %u permille, %zu chunks: %.3f, then %.3f; lru %.3f, then %.3f\n", name, permille,
+                      chunks, alone, beside, hits_after(t, slots, 0, Policy::kLru),
+                      hits_after(t, slots, chunks, Policy::kLru));
+        EXPECT_GE(beside, alone - 0.06) << name << ", " << permille << " permille, " << chunks << " chunks";
+      }
+  }
+}
+
 /// LRU has no hit at all where the slots are fewer than one token's experts.
 TEST(CacheQuality, HitsBelowOneTokensExperts) {
   const Trace t = recorded("qwen-every-4th-layer.route.csv");

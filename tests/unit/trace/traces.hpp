@@ -14,6 +14,42 @@ inline void append(Trace& t, std::uint32_t layer, const std::vector<std::uint32_
   for (const std::uint32_t e : experts) t.accesses.push_back({e, 1});
 }
 
+/// Appends one touch for each layer, of the rows of `tokens` of a trace whose touches are one token's each;
+/// in another topic: every layer's experts are renamed by `renamed(layer)`.
+struct Tokens {
+  explicit Tokens(const Trace& t) : from(&t) {
+    for (std::size_t i = 0; i < t.touches.size(); ++i) {
+      if (!t.touches[i].decode) continue;
+      if (first.empty() || t.touches[i].layer <= t.touches[i - 1].layer) first.push_back(i);
+    }
+    first.push_back(t.touches.size());
+  }
+  std::size_t size() const { return first.size() - 1; }
+  /// Rows [begin, end) as one step.
+  void append(Trace& to, std::size_t begin, std::size_t end, bool decode,
+              const std::vector<std::vector<std::uint32_t>>* renamed = nullptr) const {
+    for (std::uint32_t layer = 0; layer < from->model.layers; ++layer) {
+      const std::uint64_t at = to.accesses.size();
+      for (std::size_t i = first[begin]; i < first[end]; ++i) {
+        if (from->touches[i].layer != layer) continue;
+        for (const Access& a : from->of(from->touches[i])) {
+          const std::uint32_t e = renamed != nullptr ? (*renamed)[layer][a.expert] : a.expert;
+          const auto same = std::find_if(to.accesses.begin() + static_cast<std::ptrdiff_t>(at),
+                                         to.accesses.end(), [&](const Access& b) { return b.expert == e; });
+          if (same == to.accesses.end())
+            to.accesses.push_back({e, 1});
+          else
+            ++same->rows;
+        }
+      }
+      const auto n = static_cast<std::uint32_t>(to.accesses.size() - at);
+      if (n != 0) to.touches.push_back({layer, decode, at, n});
+    }
+  }
+  const Trace* from;
+  std::vector<std::size_t> first;  ///< touch that a token begins with, and the end
+};
+
 /// `tokens` passes over all layers; each touch draws `top_k` distinct experts with `weight(token, layer,
 /// expert)`.
 template <class Weight>

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "wisp/kernels/functions.hpp"
@@ -68,6 +69,9 @@ const Kernels& ref_kernels();
 std::span<const Kernels* const> all_kernels();
 /// The last of all_kernels, or the one whose name `WISP_ISA` has.
 const Kernels& best_kernels();
+/// What is wrong with `WISP_ISA`, with the names that are right; empty where it is one of them or not set.
+/// Programs ask before they compute: best_kernels() itself passes over a name that it does not know.
+std::string isa_refusal();
 std::string_view name_of(Isa isa);
 
 }  // namespace wisp::kernels
