@@ -26,6 +26,7 @@ bool LoaderStage::place_wants() {
     }
     const auto slot = take_slot();
     if (!slot) return placed;
+    if (!bring(*slot)) continue;
     wants_.pop_front();
     begin_fill(*slot, w.key, w.needed);
     placed = true;

@@ -143,19 +143,20 @@ Status LoaderStage::start(LoaderParts parts) {
                        dir_,
                        ctx_.epoch(),
                        drives(),
-                       true};
+                       false};
     WISP_ASSIGN(backend_, make_backend(std::move(setup)));
   }
   queue_.emplace(*backend_, *ctx_.desk(), drives());
   rebuild();
   begin_learning();
-  lock_.add(dense);
-  lock_.add(slab);
+  memory_ = ResidentMemory(dense, slab);
   board()->waits_for_lease.store(0, std::memory_order_seq_cst);
   board()->backend.store(static_cast<std::uint32_t>(backend_->kind()), std::memory_order_relaxed);
   board()->direct.store(direct ? 1 : 0, std::memory_order_relaxed);
   board()->locked.store(0, std::memory_order_relaxed);
   board()->reads_in_flight.store(0, std::memory_order_relaxed);
+  board()->slab_in_memory.store(0, std::memory_order_release);
+  board()->huge_bytes.store(0, std::memory_order_relaxed);
   spdlog::info("loader epoch {}: {} slots of {} bytes, {} experts resident, {} slots draining, {} reads",
                ctx_.epoch(), dir_->slots, dir_->stride, policy_.residents(), policy_.withdrawn(),
                direct ? "direct" : "buffered");
@@ -180,10 +181,7 @@ bool LoaderStage::poll() {
   // Before any checksum is computed: the drive has work while we do.
   worked |= queue_->pump();
   worked |= step_done();
-  if (!worked && lock_.has_work()) {
-    if (lock_.step()) board()->locked.store(1, std::memory_order_relaxed);
-    worked = true;
-  }
+  if (!worked) worked = step_memory();
   board()->reads_in_flight.store(queue_->in_flight(), std::memory_order_relaxed);
   return worked;
 }
@@ -197,6 +195,31 @@ bool LoaderStage::step_dense() {
   dir_->dense_ready.store(1, std::memory_order_seq_cst);
   spdlog::info("dense weights are in memory and checked, {} bytes", manifest_.dense_bytes);
   ctx_.bell(StageId::kCompute).ring();
+  return true;
+}
+
+/// Populating takes a core: it is done where compute leaves one idle.
+bool LoaderStage::may_populate() const {
+  if (!memory_.has_work()) return false;
+  const shm::Desk* compute = ctx_.peer(StageId::kCompute);
+  return dense_ || queue_->in_flight() > 0 || compute->attached_epoch.load(std::memory_order_relaxed) == 0 ||
+         compute->waits_for.load(std::memory_order_relaxed) !=
+             static_cast<std::uint32_t>(shm::WaitFor::kNothing);
+}
+
+bool LoaderStage::step_memory() {
+  if (!may_populate()) return false;
+  if (Status s = memory_.step(); !s.ok()) {
+    if (!memory_.dense_there()) ctx_.give_up(std::move(s).error().within("dense weights"));
+    lose_slots(s.error());
+  }
+  board()->slab_in_memory.store(memory_.slab_reached(), std::memory_order_release);
+  if (memory_.has_work()) return true;
+  const std::uint64_t huge = memory_.huge();
+  board()->huge_bytes.store(huge, std::memory_order_relaxed);
+  board()->locked.store(memory_.all_locked() ? 1 : 0, std::memory_order_relaxed);
+  spdlog::info("dense weights and slab are in memory: {} bytes, {} of them locked, {} in huge pages",
+               manifest_.dense_bytes + memory_.slab_reached(), memory_.locked(), huge);
   return true;
 }
 
@@ -218,7 +241,7 @@ bool LoaderStage::step_done() {
 
 bool LoaderStage::has_work() {
   if (accepts_input() && !input_.empty()) return true;
-  if (queue_->has_done() || backend_->ready() || lock_.has_work()) return true;
+  if (queue_->has_done() || backend_->ready() || may_populate()) return true;
   if (dense_ && dense_->has_work(*queue_)) return true;
   if (!answers_.empty() && output_.has_space(answers_.front().text.size())) return true;
   if (ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire) != compute_epoch_)
@@ -250,7 +273,7 @@ void LoaderStage::sleep(StageContext& ctx) {
     why = WaitFor::kTombstone;
     detail = entry(draining_.front()).fill_epoch.load(std::memory_order_relaxed);
   }
-  if (lease_wait_ || blocked_ == Blocked::kByOthers) timeout = kLookAgainNs;
+  if (lease_wait_ || blocked_ == Blocked::kByOthers || memory_.has_work()) timeout = kLookAgainNs;
   std::vector<pollfd> extra{{backend_->poll_fd(), POLLIN, 0}};
   ctx.sleep(
       why, detail, [this] { return has_work(); }, &extra, timeout);

@@ -15,8 +15,8 @@
 #include "services/loader/dense_load.hpp"
 #include "services/loader/io_backend.hpp"
 #include "services/loader/learned_counts.hpp"
-#include "services/loader/memory_lock.hpp"
 #include "services/loader/read_queue.hpp"
+#include "services/loader/resident_memory.hpp"
 #include "services/loader/trace_recorder.hpp"
 #include "slab/lease.hpp"
 
@@ -43,7 +43,8 @@ class LoaderStage : public service::Stage {
   void sleep(service::StageContext& ctx) override;
 
  private:
-  enum class State : std::uint8_t { kFree, kFilling, kReady, kDraining };
+  /// kAbsent: memory does not suffice for it.
+  enum class State : std::uint8_t { kFree, kFilling, kReady, kDraining, kAbsent };
   /// What this life knows of a slot. Key and generation repeat the slot word.
   struct Slot {
     State state = State::kFree;
@@ -79,6 +80,8 @@ class LoaderStage : public service::Stage {
   Status start(LoaderParts parts);
   bool step_dense();
   bool step_done();
+  bool may_populate() const;
+  bool step_memory();
   std::uint32_t drives() const {
     return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(drives_.size()));
   }
@@ -115,6 +118,8 @@ class LoaderStage : public service::Stage {
 
   // evict.cpp
   std::optional<std::uint32_t> take_slot();
+  bool bring(std::uint32_t slot);
+  void lose_slots(const Error& why);
   bool evict(std::uint32_t slot);
   void look_at_answers();
   Reader reader_of(std::uint32_t slot) const;
@@ -145,7 +150,7 @@ class LoaderStage : public service::Stage {
   std::optional<DenseLoad> dense_;          // until `dense` is filled
   std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
-  MemoryLock lock_;
+  ResidentMemory memory_;
   std::optional<LearnedCounts> learned_;  // none where it is off
   std::string learned_file_;
   bool learned_kept_ = false;  // the file was there, or has been written
