@@ -16,6 +16,7 @@
 #include "model/convert.hpp"
 #include "model/stripes.hpp"
 #include "services/cli/model_progress.hpp"
+#include "services/loader/drive_figures.hpp"
 #include "services/loader/learned_counts.hpp"
 #include "services/loader/loader_stage.hpp"
 
@@ -78,6 +79,9 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   c.add_flag("--no-check", f.no_check, "Do not verify the checksum of each expert read")->group(group);
   c.add_flag("--no-learned-cache", f.no_learned_cache,
              "Neither use nor keep what the cache learned in earlier runs (see wisp cache)")
+      ->group(group);
+  c.add_flag("--no-drive-probe", f.no_drive_probe,
+             "Neither measure in idle time how the drive is read best nor use what was measured")
       ->group(group);
   c.add_option("--trace", f.trace, "Record which experts are chosen to this file (see wisp trace)")
       ->group(group);
@@ -190,6 +194,8 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   const bool learns = !flags.no_learned_cache && flags.trace.empty();
   const std::string learned = learns ? loader::learned_path(model.manifest.model_hash) : "";
   ::setenv(loader::kLearnedVariable, learned.c_str(), 1);
+  const std::string drives = learns && !flags.no_drive_probe ? loader::drive_figures_path() : "";
+  ::setenv(loader::kDrivesVariable, drives.c_str(), 1);
 
   std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
   WISP_ASSIGN(p->plan_, plan::make_plan(model.manifest, options, plan::available_memory()));

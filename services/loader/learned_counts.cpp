@@ -9,11 +9,10 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "base/fd.hpp"
+#include "services/loader/state_file.hpp"
 
 namespace wisp::loader {
 
@@ -40,16 +39,6 @@ std::size_t file_size(std::uint32_t layers, std::uint32_t experts) {
 
 Error file_error(const std::string& path) {
   return io_error(path + ": " + std::strerror(errno));
-}
-
-Status write_all(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return file_error(path);
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return {};
 }
 
 }  // namespace
@@ -157,33 +146,15 @@ Result<LearnedCounts> LearnedCounts::load(const std::string& path, std::uint64_t
 }
 
 Status LearnedCounts::save(const std::string& path, std::uint64_t model_hash) const {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (error) return io_error(path + ": " + error.message());
-  // A name of its own for each process: two engines on one model must not write into one file.
-  const std::string fresh = path + "." + std::to_string(::getpid()) + ".new";
-  const Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file.valid()) return file_error(fresh);
-  Status written = write_all(file.get(), encode(model_hash), fresh);
-  if (written.ok() && ::rename(fresh.c_str(), path.c_str()) != 0) written = file_error(path);
-  if (!written.ok()) ::unlink(fresh.c_str());
-  return written;
+  return replace_file(path, encode(model_hash));
 }
 
 std::string learned_path(std::uint64_t model_hash) {
-  const auto absolute = [](const char* variable) -> std::string {
-    const char* const value = std::getenv(variable);
-    return value != nullptr && value[0] == '/' ? value : "";
-  };
-  std::string base = absolute("XDG_STATE_HOME");
-  if (base.empty()) {
-    base = absolute("HOME");
-    if (base.empty()) return "";
-    base += "/.local/state";
-  }
+  const std::string folder = state_folder();
+  if (folder.empty()) return "";
   char name[24];
   std::snprintf(name, sizeof name, "%016llx", static_cast<unsigned long long>(model_hash));
-  return base + "/wisp/learned/" + name;
+  return folder + "/learned/" + name;
 }
 
 }  // namespace wisp::loader

@@ -37,10 +37,7 @@ class LearnedCounts {
   /// Errors: kNotFound where there is no file; else as decode(), with the file's name.
   static Result<LearnedCounts> load(const std::string& path, std::uint64_t model_hash, std::uint32_t layers,
                                     std::uint32_t experts);
-  /// Replaces the file by rename, so that a reader finds the old one or the new one; makes the folder. Not
-  /// flushed to the drive, which a save between two tokens must not wait for: a torn file is found by its
-  /// checksum.
-  /// Errors: kIo names the file.
+  /// Replaces the file; a torn one is found by its checksum. Errors: as replace_file().
   Status save(const std::string& path, std::uint64_t model_hash) const;
 
  private:
@@ -50,8 +47,7 @@ class LearnedCounts {
   std::vector<double> since_;  // [layers] rows since the last decay
 };
 
-/// Where what is learned of a model is kept: $XDG_STATE_HOME/wisp/learned/<hash>, by default below
-/// ~/.local/state. Empty where neither variable is an absolute path.
+/// Where what is learned of a model is kept: learned/<hash> in the state folder, empty where there is none.
 std::string learned_path(std::uint64_t model_hash);
 
 }  // namespace wisp::loader

@@ -18,6 +18,7 @@ namespace {
 // A lease that is waited for ends with a ring, unless its reader dropped the answer without leasing; then
 // time does.
 constexpr std::uint64_t kLookAgainNs = 10'000'000;
+constexpr std::uint64_t kLookForIdleNs = 100'000'000;
 
 std::string folder_path(const plan::RunPlan& plan, const std::string& file) {
   return plan.options.model + "/" + file;
@@ -149,6 +150,7 @@ Status LoaderStage::start(LoaderParts parts) {
   queue_.emplace(*backend_, *ctx_.desk(), drives());
   rebuild();
   begin_learning();
+  begin_drive(parts);
   memory_ = ResidentMemory(dense, slab);
   board()->waits_for_lease.store(0, std::memory_order_seq_cst);
   board()->backend.store(static_cast<std::uint32_t>(backend_->kind()), std::memory_order_relaxed);
@@ -178,10 +180,11 @@ bool LoaderStage::poll() {
   worked |= place_wants();
   worked |= step_dense();
   worked |= warm_up();
+  worked |= probe();
   // Before any checksum is computed: the drive has work while we do.
   worked |= queue_->pump();
   worked |= step_done();
-  if (!worked) worked = step_memory();
+  if (!worked) worked = step_memory() || pin_slab();
   board()->reads_in_flight.store(queue_->in_flight(), std::memory_order_relaxed);
   return worked;
 }
@@ -231,6 +234,10 @@ bool LoaderStage::step_done() {
     if (Status s = dense_->on_done(std::move(*done)); !s.ok()) ctx_.give_up(s.error());
     return true;
   }
+  if ((done->tag & kProbeTag) != 0) {
+    on_probe_read(*done);
+    return true;
+  }
   if (!done->error) {
     ctx_.desk()->add(stats::Counter::kReads);
     ctx_.desk()->add(stats::Counter::kExpertBytesRead, done->bytes);
@@ -242,6 +249,8 @@ bool LoaderStage::step_done() {
 bool LoaderStage::has_work() {
   if (accepts_input() && !input_.empty()) return true;
   if (queue_->has_done() || backend_->ready() || may_populate()) return true;
+  if (may_probe() || (!bursts_.slots.empty() && queue_->idle())) return true;
+  if (drive_.pin && !memory_.has_work() && queue_->idle()) return true;
   if (dense_ && dense_->has_work(*queue_)) return true;
   if (!answers_.empty() && output_.has_space(answers_.front().text.size())) return true;
   if (ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire) != compute_epoch_)
@@ -274,6 +283,7 @@ void LoaderStage::sleep(StageContext& ctx) {
     detail = entry(draining_.front()).fill_epoch.load(std::memory_order_relaxed);
   }
   if (lease_wait_ || blocked_ == Blocked::kByOthers || memory_.has_work()) timeout = kLookAgainNs;
+  if (probe_) timeout = std::min(timeout, kLookForIdleNs);
   std::vector<pollfd> extra{{backend_->poll_fd(), POLLIN, 0}};
   ctx.sleep(
       why, detail, [this] { return has_work(); }, &extra, timeout);

@@ -13,6 +13,7 @@
 #include "service/stage.hpp"
 #include "services/loader/cache_policy.hpp"
 #include "services/loader/dense_load.hpp"
+#include "services/loader/drive_probe.hpp"
 #include "services/loader/io_backend.hpp"
 #include "services/loader/learned_counts.hpp"
 #include "services/loader/read_queue.hpp"
@@ -26,13 +27,14 @@ namespace wisp::loader {
 struct LoaderParts {
   Fd tombstone;
   std::unique_ptr<IoBackend> backend;
+  DriveProbe::Options probe = {};
 };
 
 /// The stage. The only writer of `slab`, `dense`, `slabdir` and its desk. All its tables are derived: a
 /// successor rebuilds them from the slot words, and compute repeats the open touch. One thread.
 ///
 /// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases ·
-/// drain.cpp what a dead loader left · learn.cpp what outlives the run.
+/// drain.cpp what a dead loader left · learn.cpp what outlives the run · probe.cpp how the drive is read best.
 class LoaderStage : public service::Stage {
  public:
   /// Checks the model against the plan, takes the slots over and opens the backend. `ctx` outlives the stage.
@@ -95,6 +97,20 @@ class LoaderStage : public service::Stage {
   bool warm_up();
   void save_learned();
 
+  // probe.cpp
+  void begin_drive(const LoaderParts& parts);
+  void use_figure(const DriveFigure& figure, const char* how);
+  bool pin_slab();
+  bool drive_is_idle() const;
+  bool may_probe() const;
+  bool probe();
+  void take_probe_slots();
+  void free_probe_slots();
+  void begin_burst();
+  void read_for_probe();
+  void on_probe_read(const ExtentDone& done);
+  void end_probe();
+
   // messages.cpp
   bool accepts_input() const;
   bool follow_compute();
@@ -113,6 +129,7 @@ class LoaderStage : public service::Stage {
   // fill.cpp
   bool place_wants();
   void begin_fill(std::uint32_t slot, std::uint32_t key, bool needed);
+  void read_expert(std::uint32_t slot, std::uint32_t key, std::uint64_t tag);
   void finish_fill(std::uint32_t slot, std::optional<Error> error);
   void fail_fill(std::uint32_t slot, Error error);
 
@@ -163,6 +180,20 @@ class LoaderStage : public service::Stage {
   std::vector<Slot> slots_;
   std::deque<Want> wants_;      // in set order, touch after touch
   std::deque<Answer> answers_;  // edge 6 was full
+  struct {
+    std::string file, identity;
+    bool pin = false;          // the slab is to be registered, or more of it
+    std::uint64_t pinned = 0;  // bytes of it
+  } drive_;
+  std::optional<DriveProbe> probe_;  // until the drive's figure is known
+  struct {
+    std::vector<std::uint32_t> slots, free;  // taken for it; those of them that no read goes to
+    std::uint64_t depth = 0;                 // of the queue before
+    std::uint64_t requested = 0, arrived = 0, first = 0, first_ns = 0;  // of the burst at hand
+    std::uint64_t at = 0;
+    std::uint32_t in_flight = 0;
+    bool running = false;
+  } bursts_;
   std::vector<std::uint32_t> draining_;
   std::vector<std::uint32_t>
       unread_generation_;  // [slots]: generation named by an unread answer; see look_at_answers
