@@ -61,10 +61,19 @@ Status Population::reach(std::uint64_t bytes) {
     // Ends of pieces are multiples of a huge page as addresses, so that none is asked for twice.
     const auto at = reinterpret_cast<std::uintptr_t>(memory_.data()) + reached_;
     const std::uint64_t next = std::min<std::uint64_t>(memory_.size(), reached_ + kPiece - at % kPiece);
-    WISP_TRY(populate(reached_, next));
+    if (!populate(reached_, next).ok()) {
+      reach_what_is_there(next);
+      return populate(reached_, next);
+    }
     reached_ = next;
   }
   return {};
+}
+
+/// Of a piece that memory does not suffice for, its front.
+void Population::reach_what_is_there(std::uint64_t end) {
+  for (std::uint64_t part = kPiece / 2; part >= page_size(); part /= 2)
+    if (reached_ + part < end && populate(reached_, reached_ + part).ok()) reached_ += part;
 }
 
 Status Population::ensure(std::uint64_t from, std::uint64_t bytes) {

@@ -41,14 +41,15 @@ class Population {
   void cut() { memory_ = memory_.first(reached_); }
 
   /// One more piece.
-  Status step() { return reach(reached_ + kPiece); }
-  /// Everything below `bytes`.
+  Status step() { return reach(reached_ + 1); }
+  /// Everything below `bytes`, and what is left of the piece that they end in.
   Status reach(std::uint64_t bytes);
   /// `bytes` from `from` on, which may lie beyond what has been reached.
   Status ensure(std::uint64_t from, std::uint64_t bytes);
 
  private:
   Status populate(std::uint64_t from, std::uint64_t to) const;
+  void reach_what_is_there(std::uint64_t end);
 
   std::span<const std::byte> memory_;
   Access access_ = Access::kRead;
