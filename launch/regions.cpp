@@ -9,6 +9,7 @@
 
 #include "ring/doorbell.hpp"
 #include "service/fds.hpp"
+#include "shm/population.hpp"
 #include "slab/slot_word.hpp"
 
 namespace wisp::launch {
@@ -57,8 +58,10 @@ Result<Regions> Regions::create(const plan::RunPlan& plan, std::uint64_t run_id)
   return r;
 }
 
-Status Regions::make(Region& region, const std::string& name, std::uint64_t size) {
-  WISP_ASSIGN(region.writable, shm::create_memfd(name, size, true));
+Status Regions::make(Region& region, const std::string& name, std::uint64_t size, Memory memory) {
+  // A writer that cannot ask for memory politely would be killed where there is none.
+  const bool now = memory == Memory::kNow || !shm::can_populate();
+  WISP_ASSIGN(region.writable, shm::create_memfd(name, size, now));
   WISP_ASSIGN(region.read_only, shm::reopen_read_only(region.writable.get()));
   return {};
 }
@@ -81,6 +84,7 @@ Status Regions::make_journal() {
 }
 
 Status Regions::make_renewable() {
+  WISP_TRY(check_memory());
   for (StageId s : shm::kRunningStages) WISP_TRY(make_desk(s));
   WISP_TRY(
       make(slab_dir_, "slabdir", slab::slab_dir_size(plan_.slots, plan_.layers, plan_.experts_per_layer)));
@@ -88,13 +92,23 @@ Status Regions::make_renewable() {
     slab::init_slab_dir(base, plan_.slots, plan_.layers, plan_.experts_per_layer, plan_.stride, run_id_,
                         generation_);
   }));
-  WISP_TRY(make(kv_, "kv.0", shm::kv_size(plan_.kv_pages, plan_.kv_page_bytes)));
+  WISP_TRY(make(kv_, "kv.0", shm::kv_size(plan_.kv_pages, plan_.kv_page_bytes), Memory::kFromItsWriter));
   WISP_TRY(initialise(kv_.writable.get(), [&](void* base) {
     shm::init_kv(base, plan_.kv_pages, static_cast<std::uint32_t>(plan_.kv_format), plan_.kv_page_bytes,
                  run_id_, generation_);
   }));
-  WISP_TRY(make(dense_, "dense", plan_.dense_bytes));
-  return make(slab_, "slab", plan_.slab_bytes());
+  WISP_TRY(make(dense_, "dense", plan_.dense_bytes, Memory::kFromItsWriter));
+  return make(slab_, "slab", plan_.slab_bytes(), Memory::kFromItsWriter);
+}
+
+/// What is not taken at once must be there all the same.
+Status Regions::check_memory() const {
+  const std::uint64_t need = plan_.dense_bytes + plan_.slab_bytes() + plan_.kv_bytes();
+  const std::uint64_t there = plan::available_memory();
+  if (there == 0 || need <= there) return {};
+  return exhausted("weights, experts and KV cache: " + std::to_string(need) +
+                   " bytes of memory are not there (" + std::to_string(there) +
+                   " are free); give a smaller --ram");
 }
 
 Status Regions::renew() {

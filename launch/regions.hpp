@@ -36,7 +36,8 @@ struct Progress {
 /// here.
 class Regions {
  public:
-  /// Makes, populates and initialises everything. Errors: kExhausted with the numbers, kIo.
+  /// Makes and initialises everything. Slab, dense and KV get their memory from their writers, while the drive
+  /// is read (shm/population.hpp); the rest has it now. Errors: kExhausted with the numbers, kIo.
   static Result<Regions> create(const plan::RunPlan& plan, std::uint64_t run_id);
 
   /// Throws away every region but `life` and the journal and makes fresh ones of the next generation. All
@@ -69,7 +70,9 @@ class Regions {
     Fd writable;
     Fd read_only;
   };
-  Status make(Region& region, const std::string& name, std::uint64_t size);
+  enum class Memory : std::uint8_t { kNow, kFromItsWriter };
+  Status make(Region& region, const std::string& name, std::uint64_t size, Memory memory = Memory::kNow);
+  Status check_memory() const;
   Status make_desk(shm::StageId s);
   Status make_journal();
   Status make_renewable();

@@ -91,6 +91,8 @@ struct LoaderBoard {
   std::atomic<std::uint32_t> direct;   ///< 1 where O_DIRECT is in use
   std::atomic<std::uint32_t> locked;   ///< 1 where slab and dense are mlocked
   std::atomic<std::uint32_t> reads_in_flight;
+  std::atomic<std::uint64_t> slab_in_memory;  ///< bytes from the front of the slab that memory backs
+  std::atomic<std::uint64_t> huge_bytes;      ///< of slab and dense, in huge pages; known at the end of that
 };
 
 /// The router's own area: a word per journal record, the request to give up (0 = none). Compute polls it per

@@ -54,7 +54,7 @@ Result<std::unique_ptr<StreamBench>> StreamBench::create(const StreamOptions& op
   setup.slab = {b->slab_, b->slab_bytes_};
   setup.stride = b->stride_;
   setup.drives = b->drives();
-  setup.registered = options.registered;
+  setup.pinned = options.registered;
   WISP_ASSIGN(b->backend_, loader::make_backend(std::move(setup)));
   b->counters_ = std::make_unique<shm::Desk>();
   b->queue_.emplace(*b->backend_, *b->counters_, b->drives());

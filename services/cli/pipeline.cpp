@@ -10,17 +10,25 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "base/fd.hpp"
 #include "model/convert.hpp"
 #include "model/stripes.hpp"
 #include "services/cli/model_progress.hpp"
+#include "services/loader/drive_figures.hpp"
 #include "services/loader/learned_counts.hpp"
 #include "services/loader/loader_stage.hpp"
 
 namespace wisp::cli {
 
 namespace fs = std::filesystem;
+
+namespace {
+/// The loader counts the last touches of an answer within a fraction of a millisecond of its end.
+constexpr auto kFigureLook = std::chrono::milliseconds(1);
+constexpr int kFigureLooks = 500;
+}  // namespace
 
 void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   plan::RunOptions& o = f.options;
@@ -73,6 +81,9 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
              "Neither use nor keep what the cache learned in earlier runs (see wisp cache)")
       ->group(group);
   c.add_flag("--no-prefetch", f.no_prefetch, "Never read experts before a layer asks for them")->group(group);
+  c.add_flag("--no-drive-probe", f.no_drive_probe,
+             "Neither measure in idle time how the drive is read best nor use what was measured")
+      ->group(group);
   c.add_option("--trace", f.trace, "Record which experts are chosen to this file (see wisp trace)")
       ->group(group);
   c.add_option("--log-level", o.log_level, "What the stages say on stderr: debug, info, warn, error")
@@ -189,6 +200,8 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   const bool learns = !flags.no_learned_cache && flags.trace.empty();
   const std::string learned = learns ? loader::learned_path(model.manifest.model_hash) : "";
   ::setenv(loader::kLearnedVariable, learned.c_str(), 1);
+  const std::string drives = learns && !flags.no_drive_probe ? loader::drive_figures_path() : "";
+  ::setenv(loader::kDrivesVariable, drives.c_str(), 1);
 
   std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
   WISP_ASSIGN(p->plan_, plan::make_plan(model.manifest, options, plan::available_memory()));
@@ -219,7 +232,12 @@ StreamWorld Pipeline::world() {
 
 RunFigures Pipeline::figures() const {
   const auto state = RunState::open(session_->ready().run_dir);
-  if (state.ok()) return figures_of(*state);
+  if (state.ok()) {
+    // A loader that is stopped or gone never catches up: then its figures are what they are.
+    for (int i = 0; i < kFigureLooks && !state->touches_counted(); ++i)
+      std::this_thread::sleep_for(kFigureLook);
+    return figures_of(*state);
+  }
   console_.notice("the run's counters are gone: " + state.error().text);
   RunFigures f;
   f.slots = plan_.cache_slots();

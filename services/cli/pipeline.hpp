@@ -23,6 +23,7 @@ struct PipelineFlags {
   std::string trace;  ///< file for a routing trace, "" = none
   bool no_learned_cache = false;
   bool no_prefetch = false;
+  bool no_drive_probe = false;
   bool no_check = false;
   bool verbose = false;
 };

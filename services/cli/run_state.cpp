@@ -96,6 +96,12 @@ Status RunState::check() const {
   return {};
 }
 
+bool RunState::touches_counted() const {
+  const std::uint32_t edge = shm::index(shm::EdgeId::kComputeLoader);
+  const std::uint64_t sent = desk(shm::StageId::kCompute).tx_tail[edge].value.load(std::memory_order_acquire);
+  return desk(shm::StageId::kLoader).rx_head[edge].value.load(std::memory_order_acquire) >= sent;
+}
+
 std::optional<std::string> RunState::given_up() const {
   for (shm::StageId s : shm::kRunningStages) {
     const auto state =

@@ -29,15 +29,9 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
       from_router_(ctx.consumer(shm::EdgeId::kRouterCompute)),
       to_router_(ctx.producer(shm::EdgeId::kComputeRouter)),
       experts_(ctx),
+      memory_(ctx),
       pool_(ctx.plan().threads, ctx.plan().threads <= plan::usable_cores()),
-      looks_(plan::usable_cores() > 1) {
-  // Their memory is there; that it is in this process's page table too is then no step's concern. Slots come
-  // into it with the first use of each.
-  shm::Kv* kv = ctx.at().kv;
-  shm::enter_in_page_table(reinterpret_cast<std::byte*>(kv) + kv->pages_offset,
-                           std::uint64_t{kv->pages} * kv->page_bytes, true);
-  shm::enter_in_page_table(ctx.at().dense, ctx.plan().dense_bytes, false);
-}
+      looks_(plan::usable_cores() > 1) {}
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   if (std::string wrong = kernels::isa_refusal(); !wrong.empty()) return invalid(std::move(wrong));
@@ -58,14 +52,17 @@ void ComputeStage::sleep(service::StageContext& ctx) {
   const auto ready = [this] { return has_work(); };
   if (looks_ && service::StageContext::spin(kSpinNs, ready)) return;
   experts_.wake_loader();
+  while (memory_.step())
+    if (has_work()) return;
   ctx.sleep(WaitFor::kWork, 0, ready);
 }
 
 void ComputeStage::make_ready() {
   if (forward_) return;
   const slab::SlabDir* dir = ctx_.at().slab_dir;
-  while (dir->dense_ready.load(std::memory_order_seq_cst) == 0)
-    ctx_.sleep(WaitFor::kDense, 0, [&] { return dir->dense_ready.load(std::memory_order_seq_cst) != 0; });
+  const auto dense_ready = [dir] { return dir->dense_ready.load(std::memory_order_seq_cst) != 0; };
+  while (!dense_ready())
+    if (!memory_.step()) ctx_.sleep(WaitFor::kDense, 0, dense_ready);
   auto weights = Weights::bind(manifest_, ctx_.at().dense, ctx_.plan().dense_bytes);
   if (!weights.ok()) ctx_.give_up(weights.error());
   weights_ = std::move(weights).value();
@@ -145,6 +142,7 @@ bool ComputeStage::all_cancelled(const Plan& plan) const {
 }
 
 void ComputeStage::run_step(const Plan& plan) {
+  for (const Plan::Part& p : plan.parts) memory_.need_kv(p.pages);
   times_.begin(forward_->spans());
   pool_.wake();
   sequences_.clear();

@@ -5,6 +5,7 @@
 #include "services/compute/compute_stage.hpp"
 #include "services/compute/expert_client.hpp"
 #include "services/compute/forward.hpp"
+#include "services/compute/mapped_memory.hpp"
 #include "services/compute/sampler.hpp"
 #include "services/compute/step_times.hpp"
 
@@ -49,6 +50,7 @@ class ComputeStage final : public service::Stage {
   ring::Consumer from_router_;
   ring::Producer to_router_;
   ExpertClient experts_;
+  MappedMemory memory_;
   ThreadPool pool_;
   bool looks_;  ///< for the next step before it parks; not where the router has no core beside
   Weights weights_;

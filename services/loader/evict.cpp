@@ -1,3 +1,7 @@
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
 #include "service/crash_point.hpp"
 #include "services/loader/loader.hpp"
 
@@ -41,6 +45,29 @@ std::optional<std::uint32_t> LoaderStage::take_slot() {
   const bool waits_here = !queue_->idle() || !answers_.empty();
   blocked_ = waits_here ? Blocked::kByFills : !draining_.empty() ? Blocked::kByDraining : Blocked::kByOthers;
   return std::nullopt;
+}
+
+/// Sees to it that memory backs `slot` before the drive writes there. False: it does not suffice.
+bool LoaderStage::bring(std::uint32_t slot) {
+  const Status s = memory_.ensure(slot * dir_->stride, dir_->stride);
+  if (!s.ok()) lose_slots(s.error());
+  return s.ok();
+}
+
+/// Memory has run out: what the slab has got is all there will be.
+void LoaderStage::lose_slots(const Error& why) {
+  const std::uint64_t there = memory_.cut();
+  std::uint32_t lost = 0;
+  for (std::uint32_t s = 0; s < dir_->slots; ++s) {
+    if ((s + std::uint64_t{1}) * dir_->stride <= there || slots_[s].state != State::kFree) continue;
+    slots_[s].state = State::kAbsent;
+    policy_.withdraw(s);
+    ++lost;
+  }
+  const std::uint32_t left = dir_->slots - lost;
+  if (left < std::min<std::uint32_t>(2, manifest_.spec.expert_count()))
+    ctx_.give_up(Error(why).within("slab"));
+  spdlog::warn("slab: {}; this run goes on with {} of {} slots", why.text, left, dir_->slots);
 }
 
 /// The evictor's half of the lease protocol: EVICTING first, then the look at the leases. A reader writes its

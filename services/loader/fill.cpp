@@ -28,6 +28,7 @@ bool LoaderStage::place_wants() {
     }
     const auto slot = take_slot();
     if (!slot) return placed;
+    if (!bring(*slot)) continue;
     wants_.pop_front();
     if (ahead)
       swap_in(*ahead, *slot, w.needed);
@@ -59,15 +60,20 @@ void LoaderStage::read_into(std::uint32_t slot, std::uint32_t key, Urgency urgen
   entry(slot).fill_epoch.store(ctx_.epoch(), std::memory_order_seq_cst);
   store_word(slot, SlotState::kFilling);
   service::crash_point(CrashPoint::kFillingStored);
+  read_expert(slot, key, slot, urgency);
+}
+
+/// Reads an expert's extent and its stripes into `slot`, done together under `tag`.
+void LoaderStage::read_expert(std::uint32_t slot, std::uint32_t key, std::uint64_t tag, Urgency urgency) {
   const std::uint32_t layer = ring::layer_of(key);
   const model::ExpertExtent& extent = manifest_.experts[layer].extents[ring::expert_of(key)];
   std::byte* const to = slab_ + slot * dir_->stride;
   const std::uint64_t here = stripes_.empty() ? dir_->stride : stripes_.front().begin;
-  parts_.assign(1, {&files_[layer_file_[layer]], extent.offset, here, to, slot, urgency});
+  parts_.assign(1, {&files_[layer_file_[layer]], extent.offset, here, to, tag, urgency});
   for (std::size_t i = 0; i < stripes_.size(); ++i) {
     const model::Stripe& stripe = stripes_[i];
     parts_.push_back({&files_[stripe_file_[layer * stripes_.size() + i]],
-                      stripe.offset_of(ring::expert_of(key)), stripe.bytes(), to + stripe.begin, slot,
+                      stripe.offset_of(ring::expert_of(key)), stripe.bytes(), to + stripe.begin, tag,
                       urgency});
   }
   queue_->add(parts_);

@@ -52,6 +52,13 @@ class IoBackend {
   virtual bool ready() const = 0;
   /// Readable when there are completions.
   virtual int poll_fd() const = 0;
+  /// Pins the slab from its front for reads, at least up to `bytes`; 0 lets go of all of it (reads in
+  /// flight keep theirs). Returns the bytes that are pinned; fewer than asked for where the kernel refuses,
+  /// which is said in the log once. A piece of 64 MiB takes a few ms.
+  virtual std::uint64_t pin(std::uint64_t bytes) {
+    (void)bytes;
+    return 0;
+  }
 };
 
 inline constexpr std::uint32_t kMaxReads = 64;  ///< in flight, over all drives
@@ -66,7 +73,7 @@ struct BackendSetup {
   const slab::SlabDir* slab_dir = nullptr;
   std::uint32_t epoch = 0;
   std::uint32_t drives = 1;
-  bool registered = true;  ///< io_uring: try registered buffers
+  bool pinned = false;  ///< the whole slab, at once
 };
 
 /// The backend that `setup.io` names; `auto` is io_uring, or the pread threads where the kernel refuses it

@@ -66,7 +66,7 @@ bool LoaderStage::warm_up() {
     warm_.clear();
     return false;
   }
-  begin_fill(free->slot, key, false);
+  if (bring(free->slot)) begin_fill(free->slot, key, false);
   return true;
 }
 

@@ -1,7 +1,6 @@
 #include "services/loader/learned_counts.hpp"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -10,12 +9,11 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include "base/check.hpp"
 #include "base/fd.hpp"
+#include "services/loader/state_file.hpp"
 
 namespace wisp::loader {
 
@@ -42,16 +40,6 @@ std::size_t file_size(std::uint32_t layers, std::uint32_t experts) {
 
 Error file_error(const std::string& path) {
   return io_error(path + ": " + std::strerror(errno));
-}
-
-Status write_all(int fd, std::string_view bytes, const std::string& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return file_error(path);
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return {};
 }
 
 }  // namespace
@@ -171,49 +159,21 @@ void LearnedCounts::absorb(const LearnedCounts& later) {
 }
 
 Status LearnedCounts::add_to(const std::string& path, std::uint64_t model_hash) const {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (error) return io_error(path + ": " + error.message());
-  // The next file is also the lock: whoever has it, under its name, is the only one who writes. What a killed
-  // engine left is locked by nobody and written over.
-  const std::string fresh = path + ".new";
-  const Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.valid()) return file_error(fresh);
-  struct stat mine {
-  }, named{};
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return unavailable(fresh + ": another engine is writing it");
-    return file_error(fresh);
-  }
-  if (::fstat(file.get(), &mine) != 0 || ::stat(fresh.c_str(), &named) != 0 || mine.st_ino != named.st_ino ||
-      mine.st_dev != named.st_dev)
-    return unavailable(fresh + ": another engine has written it");
-  // What others have added meanwhile stays. A file that cannot be used is replaced.
-  auto all = load(path, model_hash, layers_, experts_);
-  if (!all.ok()) all = LearnedCounts(layers_, experts_);
-  all->absorb(*this);
-  Status written;
-  if (S_ISREG(mine.st_mode) && ::ftruncate(file.get(), 0) != 0) written = file_error(fresh);
-  if (written.ok()) written = write_all(file.get(), all->encode(model_hash), fresh);
-  if (written.ok() && ::rename(fresh.c_str(), path.c_str()) != 0) written = file_error(path);
-  if (!written.ok()) ::unlink(fresh.c_str());
-  return written;
+  return update_file(path, [&] {
+    // What others have added meanwhile stays. A file that cannot be used is replaced.
+    auto all = load(path, model_hash, layers_, experts_);
+    if (!all.ok()) all = LearnedCounts(layers_, experts_);
+    all->absorb(*this);
+    return all->encode(model_hash);
+  });
 }
 
 std::string learned_path(std::uint64_t model_hash) {
-  const auto absolute = [](const char* variable) -> std::string {
-    const char* const value = std::getenv(variable);
-    return value != nullptr && value[0] == '/' ? value : "";
-  };
-  std::string base = absolute("XDG_STATE_HOME");
-  if (base.empty()) {
-    base = absolute("HOME");
-    if (base.empty()) return "";
-    base += "/.local/state";
-  }
+  const std::string folder = state_folder();
+  if (folder.empty()) return "";
   char name[24];
   std::snprintf(name, sizeof name, "%016llx", static_cast<unsigned long long>(model_hash));
-  return base + "/wisp/learned/" + name;
+  return folder + "/learned/" + name;
 }
 
 }  // namespace wisp::loader

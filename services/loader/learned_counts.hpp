@@ -39,10 +39,8 @@ class LearnedCounts {
   /// Errors: kNotFound where there is no file; else as decode(), with the file's name.
   static Result<LearnedCounts> load(const std::string& path, std::uint64_t model_hash, std::uint32_t layers,
                                     std::uint32_t experts);
-  /// Adds these counts to those of the file, which several engines may do at a time. Replaces it by rename,
-  /// so that a reader finds the old one or the new one; makes the folder. Not flushed to the drive, which a
-  /// save between two tokens must not wait for: a torn file is found by its checksum. Errors: kUnavailable
-  /// where another engine is at it, to be tried again later; kIo names the file.
+  /// Adds these counts to those of the file, which several engines may do at a time; a torn file is found by
+  /// its checksum. Errors: as update_file().
   Status add_to(const std::string& path, std::uint64_t model_hash) const;
 
  private:
@@ -52,8 +50,7 @@ class LearnedCounts {
   std::vector<double> since_;  // [layers] rows since the last decay
 };
 
-/// Where what is learned of a model is kept: $XDG_STATE_HOME/wisp/learned/<hash>, by default below
-/// ~/.local/state. Empty where neither variable is an absolute path.
+/// Where what is learned of a model is kept: learned/<hash> in the state folder, empty where there is none.
 std::string learned_path(std::uint64_t model_hash);
 
 }  // namespace wisp::loader

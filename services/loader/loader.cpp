@@ -17,6 +17,7 @@ namespace {
 // A lease that is waited for ends with a ring, unless its reader dropped the answer without leasing; then
 // time does.
 constexpr std::uint64_t kLookAgainNs = 10'000'000;
+constexpr std::uint64_t kLookForIdleNs = 100'000'000;
 
 std::string folder_path(const plan::RunPlan& plan, const std::string& file) {
   return plan.options.model + "/" + file;
@@ -148,19 +149,21 @@ Status LoaderStage::start(LoaderParts parts) {
                        dir_,
                        ctx_.epoch(),
                        drives(),
-                       true};
+                       false};
     WISP_ASSIGN(backend_, make_backend(std::move(setup)));
   }
   queue_.emplace(*backend_, *ctx_.desk(), drives());
   rebuild();
   begin_learning();
-  lock_.add(dense);
-  lock_.add(slab);
+  begin_drive(parts);
+  memory_ = ResidentMemory(dense, slab);
   board()->waits_for_lease.store(0, std::memory_order_seq_cst);
   board()->backend.store(static_cast<std::uint32_t>(backend_->kind()), std::memory_order_relaxed);
   board()->direct.store(direct ? 1 : 0, std::memory_order_relaxed);
   board()->locked.store(0, std::memory_order_relaxed);
   board()->reads_in_flight.store(0, std::memory_order_relaxed);
+  board()->slab_in_memory.store(0, std::memory_order_release);
+  board()->huge_bytes.store(0, std::memory_order_relaxed);
   spdlog::info("loader epoch {}: {} slots of {} bytes, {} experts resident, {} slots draining, {} reads",
                ctx_.epoch(), dir_->slots, dir_->stride, policy_.residents(), draining_.size(),
                direct ? "direct" : "buffered");
@@ -183,13 +186,11 @@ bool LoaderStage::poll() {
   worked |= prefetch();
   worked |= step_dense();
   worked |= warm_up();
+  worked |= probe();
   // Before any checksum is computed: the drive has work while we do.
   worked |= queue_->pump();
   worked |= step_done();
-  if (!worked && lock_.has_work()) {
-    if (lock_.step()) board()->locked.store(1, std::memory_order_relaxed);
-    worked = true;
-  }
+  if (!worked) worked = step_memory() || pin_slab();
   board()->reads_in_flight.store(queue_->in_flight(), std::memory_order_relaxed);
   return worked;
 }
@@ -206,12 +207,41 @@ bool LoaderStage::step_dense() {
   return true;
 }
 
+/// Populating takes a core: it is done where compute leaves one idle.
+bool LoaderStage::may_populate() const {
+  if (!memory_.has_work()) return false;
+  const shm::Desk* compute = ctx_.peer(StageId::kCompute);
+  return dense_ || queue_->in_flight() > 0 || compute->attached_epoch.load(std::memory_order_relaxed) == 0 ||
+         compute->waits_for.load(std::memory_order_relaxed) !=
+             static_cast<std::uint32_t>(shm::WaitFor::kNothing);
+}
+
+bool LoaderStage::step_memory() {
+  if (!may_populate()) return false;
+  if (Status s = memory_.step(); !s.ok()) {
+    if (!memory_.dense_there()) ctx_.give_up(std::move(s).error().within("dense weights"));
+    lose_slots(s.error());
+  }
+  board()->slab_in_memory.store(memory_.slab_reached(), std::memory_order_release);
+  if (memory_.has_work()) return true;
+  const std::uint64_t huge = memory_.huge();
+  board()->huge_bytes.store(huge, std::memory_order_relaxed);
+  board()->locked.store(memory_.all_locked() ? 1 : 0, std::memory_order_relaxed);
+  spdlog::info("dense weights and slab are in memory: {} bytes, {} of them locked, {} in huge pages",
+               manifest_.dense_bytes + memory_.slab_reached(), memory_.locked(), huge);
+  return true;
+}
+
 bool LoaderStage::step_done() {
   auto done = queue_->take_done();
   if (!done) return false;
   if ((done->tag & kDenseTag) != 0) {
     if (!dense_) return true;
     if (Status s = dense_->on_done(std::move(*done)); !s.ok()) ctx_.give_up(s.error());
+    return true;
+  }
+  if ((done->tag & kProbeTag) != 0) {
+    on_probe_read(*done);
     return true;
   }
   const auto slot = static_cast<std::uint32_t>(done->tag);
@@ -229,7 +259,9 @@ bool LoaderStage::step_done() {
 
 bool LoaderStage::has_work() {
   if (accepts_input() && !input_.empty()) return true;
-  if (queue_->has_done() || backend_->ready() || lock_.has_work()) return true;
+  if (queue_->has_done() || backend_->ready() || may_populate()) return true;
+  if (may_probe() || (!bursts_.slots.empty() && queue_->idle())) return true;
+  if (drive_.pin && !memory_.has_work() && queue_->idle()) return true;
   if (dense_ && dense_->has_work(*queue_)) return true;
   if (!answers_.empty() && output_.has_space(answers_.front().text.size())) return true;
   if (ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire) != compute_epoch_)
@@ -264,7 +296,8 @@ void LoaderStage::sleep(StageContext& ctx) {
     why = WaitFor::kTombstone;
     detail = entry(draining_.front()).fill_epoch.load(std::memory_order_relaxed);
   }
-  if (lease_wait_ || blocked_ == Blocked::kByOthers) timeout = kLookAgainNs;
+  if (lease_wait_ || blocked_ == Blocked::kByOthers || memory_.has_work()) timeout = kLookAgainNs;
+  if (probe_) timeout = std::min(timeout, kLookForIdleNs);
   std::vector<pollfd> extra{{backend_->poll_fd(), POLLIN, 0}};
   ctx.sleep(
       why, detail, [this] { return has_work(); }, &extra, timeout);

@@ -13,10 +13,11 @@
 #include "service/stage.hpp"
 #include "services/loader/cache_policy.hpp"
 #include "services/loader/dense_load.hpp"
+#include "services/loader/drive_probe.hpp"
 #include "services/loader/io_backend.hpp"
 #include "services/loader/learned_counts.hpp"
-#include "services/loader/memory_lock.hpp"
 #include "services/loader/read_queue.hpp"
+#include "services/loader/resident_memory.hpp"
 #include "services/loader/trace_recorder.hpp"
 #include "slab/lease.hpp"
 
@@ -26,13 +27,15 @@ namespace wisp::loader {
 struct LoaderParts {
   Fd tombstone;
   std::unique_ptr<IoBackend> backend;
+  DriveProbe::Options probe = {};
 };
 
 /// The stage. The only writer of `slab`, `dense`, `slabdir` and its desk. All its tables are derived: a
 /// successor rebuilds them from the slot words, and compute repeats the open touch. One thread.
 ///
 /// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases ·
-/// drain.cpp what a dead loader left · learn.cpp what outlives the run · prefetch.cpp guesses.
+/// drain.cpp what a dead loader left · learn.cpp what outlives the run · prefetch.cpp guesses ·
+/// probe.cpp how the drive is read best.
 class LoaderStage : public service::Stage {
  public:
   /// Checks the model against the plan, takes the slots over and opens the backend. `ctx` outlives the stage.
@@ -43,7 +46,8 @@ class LoaderStage : public service::Stage {
   void sleep(service::StageContext& ctx) override;
 
  private:
-  enum class State : std::uint8_t { kFree, kFilling, kStaged, kReady, kDraining };
+  /// kStaged: read ahead, and known to no one else. kAbsent: memory does not suffice for it.
+  enum class State : std::uint8_t { kFree, kFilling, kStaged, kReady, kDraining, kAbsent };
   /// What this life knows of a slot. Key and generation repeat the slot word.
   struct Slot {
     State state = State::kFree;
@@ -82,6 +86,8 @@ class LoaderStage : public service::Stage {
   Status start(LoaderParts parts);
   bool step_dense();
   bool step_done();
+  bool may_populate() const;
+  bool step_memory();
   std::uint32_t drives() const {
     return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(drives_.size()));
   }
@@ -94,6 +100,20 @@ class LoaderStage : public service::Stage {
   void learn(std::uint32_t layer);
   bool warm_up();
   void save_learned();
+
+  // probe.cpp
+  void begin_drive(const LoaderParts& parts);
+  void use_figure(const DriveFigure& figure, const char* how);
+  bool pin_slab();
+  bool drive_is_idle() const;
+  bool may_probe() const;
+  bool probe();
+  void take_probe_slots();
+  void free_probe_slots();
+  void begin_burst();
+  void read_for_probe();
+  void on_probe_read(const ExtentDone& done);
+  void end_probe();
 
   // messages.cpp
   bool accepts_input() const;
@@ -115,6 +135,7 @@ class LoaderStage : public service::Stage {
   bool place_wants();
   void begin_fill(std::uint32_t slot, std::uint32_t key, bool needed);
   void read_into(std::uint32_t slot, std::uint32_t key, Urgency urgency);
+  void read_expert(std::uint32_t slot, std::uint32_t key, std::uint64_t tag, Urgency urgency);
   std::optional<Error> check_expert(std::uint32_t slot);
   void make_ready(std::uint32_t slot);
   void finish_fill(std::uint32_t slot, std::optional<Error> error);
@@ -125,12 +146,15 @@ class LoaderStage : public service::Stage {
   void on_guess(const ring::Descriptor& d);
   bool prefetch();
   std::optional<std::uint32_t> staged(std::uint32_t key) const;
+  bool holds_guess(std::uint32_t slot) const;
   void settle_guesses();
   void swap_in(std::uint32_t staged, std::uint32_t victim, bool needed);
   void finish_staging(std::uint32_t slot, std::optional<Error> error, std::uint64_t arrived);
 
   // evict.cpp
   std::optional<std::uint32_t> take_slot();
+  bool bring(std::uint32_t slot);
+  void lose_slots(const Error& why);
   bool evict(std::uint32_t slot);
   void look_at_answers();
   Reader reader_of(std::uint32_t slot) const;
@@ -161,8 +185,8 @@ class LoaderStage : public service::Stage {
   std::optional<DenseLoad> dense_;          // until `dense` is filled
   std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
-  MemoryLock lock_;
   std::optional<LearnedCounts> learned_;  // since the last save; none where it is off
+  ResidentMemory memory_;
   std::string learned_file_;
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
@@ -175,6 +199,20 @@ class LoaderStage : public service::Stage {
   std::vector<Slot> slots_;
   std::deque<Want> wants_;      // in set order, touch after touch
   std::deque<Answer> answers_;  // edge 6 was full
+  struct {
+    std::string file, identity;
+    bool pin = false;          // the slab is to be registered, or more of it
+    std::uint64_t pinned = 0;  // bytes of it
+  } drive_;
+  std::optional<DriveProbe> probe_;  // until the drive's figure is known
+  struct {
+    std::vector<std::uint32_t> slots, free;  // taken for it; those of them that no read goes to
+    std::uint64_t depth = 0;                 // of the queue before
+    std::uint64_t requested = 0, arrived = 0, first = 0, first_ns = 0;  // of the burst at hand
+    std::uint64_t at = 0;
+    std::uint32_t in_flight = 0;
+    bool running = false;
+  } bursts_;
   std::vector<std::uint32_t> draining_;
   std::vector<std::uint32_t>
       unread_generation_;  // [slots]: generation named by an unread answer; see look_at_answers

@@ -24,9 +24,13 @@ void LoaderStage::take_staging_slots() {
   }
 }
 
+bool LoaderStage::holds_guess(std::uint32_t slot) const {
+  return slots_[slot].state == State::kFilling || slots_[slot].state == State::kStaged;
+}
+
 std::optional<std::uint32_t> LoaderStage::staged(std::uint32_t key) const {
   for (const std::uint32_t s : staging_)
-    if (slots_[s].state != State::kFree && slots_[s].key == key && !slots_[s].dropped) return s;
+    if (holds_guess(s) && slots_[s].key == key && !slots_[s].dropped) return s;
   return std::nullopt;
 }
 
@@ -45,9 +49,10 @@ bool LoaderStage::prefetch() {
   if (guesses_.empty() || dense_ || !wants_.empty() || !input_.empty()) return false;
   const std::uint32_t key = guesses_.back();
   // What an earlier guess left is given up for this one, but nothing that is still being read.
-  const auto place = std::find_if(staging_.begin(), staging_.end(),
-                                  [&](std::uint32_t s) { return slots_[s].state != State::kFilling; });
-  if (place == staging_.end()) {
+  const auto place = std::find_if(staging_.begin(), staging_.end(), [&](std::uint32_t s) {
+    return slots_[s].state == State::kFree || slots_[s].state == State::kStaged;
+  });
+  if (place == staging_.end() || !bring(*place)) {
     guesses_.clear();
     return false;
   }

@@ -1,12 +1,12 @@
 #include <liburing.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
-#include <vector>
 
 #include "services/loader/io_backend.hpp"
+#include "services/loader/memlock.hpp"
 
 namespace wisp::loader {
 
@@ -14,13 +14,8 @@ namespace {
 
 constexpr unsigned kEntries = kMaxReads;
 constexpr std::uint64_t kMaxBuffer = std::uint64_t{1} << 30;  // the kernel's limit for one registered buffer
-// Pinning costs about 50 ms per GiB at each start, and reads of a MiB and more gain nothing that could be
-// measured: a large slab is better off with a fast restart.
-constexpr std::uint64_t kMaxRegistered = std::uint64_t{4} << 30;
-
-std::string limit_text(rlim_t limit) {
-  return limit == RLIM_INFINITY ? "unlimited" : std::to_string(limit) + " bytes";
-}
+constexpr std::uint64_t kMaxBuffers = 1u << 14;               // and for their number
+constexpr std::uint64_t kPinned = std::uint64_t{64} << 20;    // at a time
 
 class UringBackend : public IoBackend {
  public:
@@ -45,7 +40,8 @@ class UringBackend : public IoBackend {
                            std::strerror(-rc));
       setup.tombstone.reset();
     }
-    register_slab(setup);
+    prepare_pins(setup);
+    if (setup.pinned) pin(setup.slab.size());
     return {};
   }
 
@@ -92,39 +88,54 @@ class UringBackend : public IoBackend {
   bool ready() const override { return io_uring_cq_ready(&ring_) > 0 || io_uring_sq_ready(&ring_) > 0; }
   int poll_fd() const override { return ring_.ring_fd; }
 
+  std::uint64_t pin(std::uint64_t bytes) override {
+    if (bytes == 0) {
+      if (table_) io_uring_unregister_buffers(&ring_);
+      table_ = false;
+      return pinned_ = 0;
+    }
+    if (refused_ || chunk_ == 0) return pinned_;
+    if (!table_) {
+      const std::uint64_t buffers = (slab_.size() + chunk_ - 1) / chunk_;
+      const int rc = io_uring_register_buffers_sparse(&ring_, static_cast<unsigned>(buffers));
+      if (rc < 0) {
+        refuse(-rc);
+        return pinned_;
+      }
+      table_ = true;
+    }
+    while (pinned_ < std::min<std::uint64_t>(bytes, slab_.size())) {
+      const iovec v{slab_.data() + pinned_, std::min<std::uint64_t>(chunk_, slab_.size() - pinned_)};
+      const int rc = io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(pinned_ / chunk_), &v,
+                                                          nullptr, 1);
+      if (rc < 1) {
+        refuse(rc < 0 ? -rc : ENOMEM);
+        break;
+      }
+      pinned_ += v.iov_len;
+    }
+    return pinned_;
+  }
+
  private:
-  void register_slab(const BackendSetup& setup) {
-    const std::uint64_t bytes = setup.slab.size();
-    if (!setup.registered || bytes == 0 || setup.stride == 0 || setup.stride > kMaxBuffer) return;
-    rlimit limit{};
-    getrlimit(RLIMIT_MEMLOCK, &limit);
-    if (bytes > kMaxRegistered) {
-      spdlog::info("slab of {} bytes is read into without registered buffers (registered up to {} bytes)",
-                   bytes, kMaxRegistered);
-      return;
-    }
-    const std::uint64_t chunk = kMaxBuffer / setup.stride * setup.stride;
-    std::vector<iovec> buffers;
-    for (std::uint64_t at = 0; at < bytes; at += chunk)
-      buffers.push_back({setup.slab.data() + at, std::min(chunk, bytes - at)});
-    const int rc = io_uring_register_buffers(&ring_, buffers.data(), static_cast<unsigned>(buffers.size()));
-    if (rc < 0) {
-      spdlog::info(
-          "slab of {} bytes is read into without registered buffers: {}; RLIMIT_MEMLOCK is {}, as much as "
-          "the "
-          "slab is needed: `ulimit -l {}`, LimitMEMLOCK={} in a systemd unit, or CAP_IPC_LOCK",
-          bytes, std::strerror(-rc), limit_text(limit.rlim_cur), bytes / 1024 + 64, bytes + (64u << 10));
-      return;
-    }
+  void prepare_pins(const BackendSetup& setup) {
+    if (setup.slab.empty() || setup.stride == 0 || setup.stride > kMaxBuffer) return;
     slab_ = setup.slab;
-    chunk_ = chunk;
-    spdlog::info("slab of {} bytes registered with io_uring in {} buffers", bytes, buffers.size());
+    const std::uint64_t least = std::max(kPinned, (slab_.size() + kMaxBuffers - 1) / kMaxBuffers);
+    chunk_ =
+        std::min(std::max<std::uint64_t>(1, least / setup.stride), kMaxBuffer / setup.stride) * setup.stride;
+  }
+
+  void refuse(int error) {
+    refused_ = true;
+    spdlog::info("slab of {} bytes is read into without registered buffers: {}; {}", slab_.size(),
+                 std::strerror(error), memlock_advice(slab_.size()));
   }
 
   int buffer_of(const Read& r) const {
-    if (chunk_ == 0 || r.destination < slab_.data()) return -1;
+    if (pinned_ == 0 || r.destination < slab_.data()) return -1;
     const auto at = static_cast<std::uint64_t>(r.destination - slab_.data());
-    if (at + r.bytes > slab_.size() || at / chunk_ != (at + r.bytes - 1) / chunk_) return -1;
+    if (at + r.bytes > pinned_ || at / chunk_ != (at + r.bytes - 1) / chunk_) return -1;
     return static_cast<int>(at / chunk_);
   }
 
@@ -132,7 +143,10 @@ class UringBackend : public IoBackend {
   bool open_ = false;
   std::uint32_t taken_ = 0;
   std::span<std::byte> slab_;
-  std::uint64_t chunk_ = 0;  // bytes of a registered buffer, a multiple of the stride; 0 = none registered
+  std::uint64_t chunk_ = 0;   // bytes of a registered buffer, a multiple of the stride; 0 = there can be none
+  std::uint64_t pinned_ = 0;  // bytes from the front that are registered
+  bool table_ = false;        // the kernel holds a table of buffers
+  bool refused_ = false;
 };
 
 }  // namespace

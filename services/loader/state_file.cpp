@@ -1,0 +1,75 @@
+#include "services/loader/state_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/fd.hpp"
+
+namespace wisp::loader {
+
+namespace {
+
+Error file_error(const std::string& path) {
+  return io_error(path + ": " + std::strerror(errno));
+}
+
+Status write_all(int fd, std::string_view bytes, const std::string& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return file_error(path);
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string state_folder() {
+  const auto absolute = [](const char* variable) -> std::string {
+    const char* const value = std::getenv(variable);
+    return value != nullptr && value[0] == '/' ? value : "";
+  };
+  std::string base = absolute("XDG_STATE_HOME");
+  if (base.empty()) {
+    base = absolute("HOME");
+    if (base.empty()) return "";
+    base += "/.local/state";
+  }
+  return base + "/wisp";
+}
+
+Status update_file(const std::string& path, FunctionRef<std::string()> make) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  if (error) return io_error(path + ": " + error.message());
+  // The next file is also the lock: whoever has it, under its name, is the only one who writes. What a killed
+  // engine left is locked by nobody and written over.
+  const std::string fresh = path + ".new";
+  const Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!file.valid()) return file_error(fresh);
+  struct stat mine {
+  }, named{};
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return unavailable(fresh + ": another engine is writing it");
+    return file_error(fresh);
+  }
+  if (::fstat(file.get(), &mine) != 0 || ::stat(fresh.c_str(), &named) != 0 || mine.st_ino != named.st_ino ||
+      mine.st_dev != named.st_dev)
+    return unavailable(fresh + ": another engine has written it");
+  Status written;
+  if (S_ISREG(mine.st_mode) && ::ftruncate(file.get(), 0) != 0) written = file_error(fresh);
+  if (written.ok()) written = write_all(file.get(), make(), fresh);
+  if (written.ok() && ::rename(fresh.c_str(), path.c_str()) != 0) written = file_error(path);
+  if (!written.ok()) ::unlink(fresh.c_str());
+  return written;
+}
+
+}  // namespace wisp::loader
