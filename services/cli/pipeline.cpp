@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "base/fd.hpp"
 #include "model/convert.hpp"
@@ -21,6 +22,10 @@
 namespace wisp::cli {
 
 namespace fs = std::filesystem;
+
+namespace {
+constexpr auto kLongestSettling = std::chrono::seconds(2);
+}
 
 void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   plan::RunOptions& o = f.options;
@@ -209,6 +214,14 @@ StreamWorld Pipeline::world() {
   w.watches = {{[this] { return interrupts_.fd(); }, [this] { return !interrupts_.came(); }},
                session_->events()};
   return w;
+}
+
+void Pipeline::settle() const {
+  const auto state = RunState::open(session_->ready().run_dir);
+  const auto until = std::chrono::steady_clock::now() + kLongestSettling;
+  // A loader that is held, or reads for later, is not waited for.
+  while (state.ok() && !state->loader_is_settled() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 RunFigures Pipeline::figures() const {

@@ -85,6 +85,7 @@ Result<int> run(RunFlags& f) {
                                        [&](std::string_view text) { show_comment(console, text); }));
   if (!model.has_tokenizer) console.answer(joined(answer.token_ids));
   console.end_answer();
+  pipeline->settle();
   const RunFigures figures = pipeline->figures();
   pipeline->session().end();
   explain_end(console, answer, f.sampling, pipeline->plan());

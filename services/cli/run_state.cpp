@@ -96,6 +96,17 @@ Status RunState::check() const {
   return {};
 }
 
+bool RunState::loader_is_settled() const {
+  constexpr auto kEdge = shm::index(shm::EdgeId::kComputeLoader);
+  const shm::Desk& loader = desk(shm::StageId::kLoader);
+  const std::uint64_t asked =
+      desk(shm::StageId::kCompute).tx_tail[kEdge].value.load(std::memory_order_acquire);
+  // In this order: it is awake from before it takes a message until it has written down what came of it.
+  return loader.rx_head[kEdge].value.load(std::memory_order_seq_cst) >= asked &&
+         loader.parked.load(std::memory_order_seq_cst) != 0 &&
+         shm::extra_of<shm::LoaderBoard>(&loader)->reads_in_flight.load(std::memory_order_relaxed) == 0;
+}
+
 std::optional<std::string> RunState::given_up() const {
   for (shm::StageId s : shm::kRunningStages) {
     const auto state =
