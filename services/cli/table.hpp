@@ -24,6 +24,7 @@ struct RunFigures {
   std::uint32_t experts = 0;
   std::uint64_t accesses = 0;  ///< experts of decode touches
   std::uint64_t hits = 0;
+  std::uint64_t prompt_accesses = 0, prompt_hits = 0;  ///< of all other touches
   std::uint64_t expert_bytes_read = 0;
   std::uint64_t device_bytes_read = 0;
   std::uint64_t ram_budget_bytes = 0;
