@@ -2,19 +2,25 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <chrono>
+#include <memory>
+#include <utility>
 
 #include "model/convert.hpp"
 #include "model/dense_plan.hpp"
 #include "model/synth/gguf_model.hpp"
 #include "model/synth/random_weights.hpp"
+#include "model/synth/route_plan.hpp"
 
 namespace wisp::model {
 namespace {
 
 using kernels::WeightFormat;
 
-constexpr std::uint32_t kFp8Group = 128;  ///< as fp8 is published
+constexpr std::uint32_t kFp8Group = 128;     ///< as fp8 is published
+constexpr std::uint32_t kRouteAlign = 32;    ///< columns that activations in bytes share a scale of
+constexpr std::uint32_t kRouteTokens = 512;  ///< of calibrated routes
 
 class DenseDrawer final : public DenseRows {
  public:
@@ -80,6 +86,55 @@ Result<std::vector<DenseItem>> items_of(const SynthOptions& o, const ModelSpec& 
   return items;
 }
 
+/// Null where routers are to be random.
+Result<std::unique_ptr<RouteCode>> route_code(const SynthOptions& o, const ModelSpec& spec,
+                                              const std::vector<DenseItem>& items) {
+  if (o.routes.empty()) {
+    if (o.route_tokens != 0 || o.early_recall)
+      return invalid("--route-tokens and --early-recall go with --routes");
+    return std::unique_ptr<RouteCode>();
+  }
+  WISP_TRY(RouteCode::check(spec));
+  std::uint32_t align = kRouteAlign;
+  for (const DenseItem& item : items) align = std::max(align, item.group);
+  const std::uint32_t most =
+      std::min(RouteCode::capacity(spec, align) / (o.early_recall ? 2 : 1), spec.vocab);
+  const RouteShape shape{static_cast<std::uint32_t>(spec.layers.size()), spec.router.experts,
+                         spec.router.top_k};
+  const bool calibrated = o.routes == kCalibrated;
+  const auto too_many = [&](std::uint32_t tokens) {
+    return invalid("the model holds the routes of at most " + std::to_string(most) + " tokens, not " +
+                   std::to_string(tokens) + ": they take columns of its hidden size and ids of its " +
+                   "vocabulary; --route-tokens takes fewer");
+  };
+  if (most == 0) return too_many(1);
+  trace::TokenRoutes routes;
+  if (calibrated) {
+    const std::uint32_t tokens = o.route_tokens == 0 ? std::min(kRouteTokens, most) : o.route_tokens;
+    if (tokens > most) return too_many(tokens);
+    routes = calibrated_routes(shape, tokens, o.seed);
+  } else {
+    WISP_ASSIGN(routes, routes_of_trace(o.routes, shape, o.route_tokens, o.seed));
+    if (routes.tokens > most) return too_many(routes.tokens);
+  }
+  std::optional<trace::TokenRoutes> forecast;
+  if (o.early_recall) forecast = forecast_of(routes, *o.early_recall, o.seed);
+  return std::make_unique<RouteCode>(spec, align, std::move(routes), std::move(forecast));
+}
+
+/// What of the contents is not said by the manifest and the seed.
+std::string key_of(const RouteCode* code) {
+  if (code == nullptr) return {};
+  std::uint64_t hash = 0;
+  const auto add = [&](const trace::TokenRoutes& routes) {
+    for (const auto& set : routes.chosen)
+      hash = XXH3_64bits_withSeed(set.data(), set.size() * sizeof set[0], hash);
+  };
+  add(code->routes());
+  if (code->forecast()) add(*code->forecast());
+  return "routes" + std::to_string(hash);
+}
+
 }  // namespace
 
 Result<SynthReport> synth(const SynthOptions& options, const ProgressFn& progress) {
@@ -96,13 +151,16 @@ Result<SynthReport> synth(const SynthOptions& options, const ProgressFn& progres
   if (!items.ok()) return std::move(items).error().within("synth");
   if (!options.gguf.empty()) WISP_TRY(check_gguf(m.spec, *items));
 
+  auto code = route_code(options, m.spec, *items);
+  if (!code.ok()) return std::move(code).error().within("synth");
+
   const FolderLayout layout = lay_out_folder(m, *items);
-  const std::string what = write_manifest(m) + std::to_string(options.seed);
+  const std::string what = write_manifest(m) + std::to_string(options.seed) + key_of(code->get());
   const std::uint64_t key = XXH3_64bits(what.data(), what.size());
   WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, layout.total_bytes,
                                                        progress, options.free_bytes, key));
 
-  const RandomWeights weights(options.seed, m.spec, *items);
+  const RandomWeights weights(options.seed, m.spec, *items, code->get());
   std::uint64_t gguf_bytes = 0;
   if (!options.gguf.empty()) {
     WISP_ASSIGN(gguf_bytes,
@@ -122,8 +180,12 @@ Result<SynthReport> synth(const SynthOptions& options, const ProgressFn& progres
     };
     WISP_TRY(writer.write_experts(layout, layer, m, fill));
   }
-  SynthReport report{m.name, m.spec.expert_count(), layout.total_bytes, m.spec.expert.stride, gguf_bytes,
-                     0.0};
+  SynthReport report{
+      m.name, m.spec.expert_count(), layout.total_bytes, m.spec.expert.stride, gguf_bytes, 0.0, 0, {}};
+  if (*code != nullptr) {
+    report.route_tokens = (*code)->routes().tokens;
+    report.routes = trace::statistics_of((*code)->routes());
+  }
   WISP_TRY(writer.finish(m));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

@@ -7,6 +7,7 @@
 #include "base/result.hpp"
 #include "model/folder_writer.hpp"
 #include "model/synth/shapes.hpp"
+#include "trace/token_routes.hpp"
 
 namespace wisp::model {
 
@@ -20,7 +21,12 @@ struct SynthOptions {
   std::string dense_format;            ///< the same, of what is always in memory; empty: as the family has it
   std::uint32_t group = 32;            ///< columns per scale of int4 and int8
   std::uint64_t seed = 1;
-  std::string gguf;  ///< also written: the same weights for llama.cpp; empty: not
+  /// "": routers are random and choose evenly. A routing trace, or "calibrated": the model's tokens follow it
+  /// (route_plan.hpp, route_code.hpp).
+  std::string routes;
+  std::uint32_t route_tokens = 0;      ///< 0: all of the trace; 512 or as many as fit of calibrated ones
+  std::optional<double> early_recall;  ///< share of its experts that a router chooses right a layer early
+  std::string gguf;                    ///< also written: the same weights for llama.cpp; empty: not
   bool force = false;
   std::optional<std::uint64_t> free_bytes;  ///< stands in for the disk's figure (tests)
 };
@@ -30,6 +36,8 @@ struct SynthReport {
   std::uint64_t experts = 0, bytes = 0, stride = 0;
   std::uint64_t gguf_bytes = 0;
   double seconds = 0.0;
+  std::uint32_t route_tokens = 0;  ///< 0: routers are random
+  trace::RouteStatistics routes;   ///< of those tokens
 };
 
 /// Writes the folder directly, an expert at a time. The same options give the same bytes. Weights are drawn

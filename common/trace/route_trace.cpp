@@ -58,6 +58,8 @@ std::string_view word_of(std::string_view remark, std::string_view name) {
 /// Builds touches out of lines.
 class Collector {
  public:
+  explicit Collector(const LineSeen& seen) : seen_(seen) {}
+
   Status take(std::string_view line) {
     if (line.empty()) return {};
     if (line[0] == '#') return remark(line);
@@ -71,6 +73,7 @@ class Collector {
     most_ranks_ = std::max(most_ranks_, r.rank + 1);
     WISP_TRY(check_size());
     add(r);
+    if (seen_) seen_(r);
     return {};
   }
 
@@ -129,6 +132,7 @@ class Collector {
     ++trace_.accesses[at].rows;
   }
 
+  const LineSeen& seen_;
   Trace trace_;
   TraceModel model_;
   std::uint32_t most_ranks_ = 1;
@@ -213,8 +217,8 @@ Result<RouteLine> parse_line(std::string_view line) {
   return r;
 }
 
-Result<Trace> read_trace(const NextLine& next) {
-  Collector collector;
+Result<Trace> read_trace(const NextLine& next, const LineSeen& seen) {
+  Collector collector(seen);
   std::string_view line;
   for (std::uint64_t number = 1;; ++number) {
     const std::string where = "line " + std::to_string(number);
@@ -227,7 +231,7 @@ Result<Trace> read_trace(const NextLine& next) {
   return collector.end();
 }
 
-Result<Trace> read_trace(const std::string& path) {
+Result<Trace> read_trace(const std::string& path, const LineSeen& seen) {
   const bool standard = path == "-";
   Fd file;
   if (!standard) {
@@ -235,7 +239,7 @@ Result<Trace> read_trace(const std::string& path) {
     if (!file.valid()) return io_error(path + ": " + std::strerror(errno));
   }
   FileLines lines(standard ? STDIN_FILENO : file.get());
-  auto trace = read_trace([&](std::string_view& line) { return lines.next(line); });
+  auto trace = read_trace([&](std::string_view& line) { return lines.next(line); }, seen);
   if (!trace.ok()) return std::move(trace).error().within(standard ? "standard input" : path);
   return trace;
 }

@@ -76,11 +76,14 @@ struct Trace {
 /// Gives out a text's lines one by one: true and the line without its end, or false at the end of the text.
 using NextLine = std::function<Result<bool>(std::string_view& line)>;
 
+/// Is told each line that names an expert, in file order.
+using LineSeen = std::function<void(const RouteLine& line)>;
+
 /// Reads a file (or "-", standard input) without holding it in memory. Errors: kInvalid names the file and
 /// the number of the line; kIo.
-Result<Trace> read_trace(const std::string& path);
+Result<Trace> read_trace(const std::string& path, const LineSeen& seen = {});
 /// The same for lines from anywhere; errors name the line alone.
-Result<Trace> read_trace(const NextLine& next);
+Result<Trace> read_trace(const NextLine& next, const LineSeen& seen = {});
 
 /// One line, without its end. Errors: kInvalid says what is wrong with it.
 Result<RouteLine> parse_line(std::string_view line);

@@ -43,6 +43,8 @@ class StreamBench {
   ~StreamBench();
 
   Result<StreamFigures> measure();
+  /// One turn of the plain reads alone.
+  Result<double> plain_gb_s();
   std::uint64_t extent_bytes() const { return stride_; }
   std::uint64_t extents() const { return order_.size(); }
   std::uint32_t drives() const { return static_cast<std::uint32_t>(devices_.size()); }

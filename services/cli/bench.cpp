@@ -120,6 +120,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   CLI::App* group = app.add_subcommand("bench", "Measure this machine and what WISP makes of it");
   group->require_subcommand(1);
   add_bench_stream(*group, exit_code);
+  add_bench_decode(*group, exit_code);
+  add_bench_prefill(*group, exit_code);
   CLI::App* sub = group->add_subcommand("kernels", "Each kernel beside the machine's own roof, in turns");
   const auto f = std::make_shared<KernelFlags>();
   sub->add_option("--filter", f->filter,

@@ -9,5 +9,8 @@ namespace wisp::cli {
 void add_bench(CLI::App& app, int& exit_code);
 /// Adds `stream` to it: random experts from the drive through the loader's own reading, beside plain reads.
 void add_bench_stream(CLI::App& bench, int& exit_code);
+/// Adds `decode` and `prefill`: an engine's requests, beside plain reads.
+void add_bench_decode(CLI::App& bench, int& exit_code);
+void add_bench_prefill(CLI::App& bench, int& exit_code);
 
 }  // namespace wisp::cli

@@ -28,6 +28,7 @@ namespace {
 /// The loader counts the last touches of an answer within a fraction of a millisecond of its end.
 constexpr auto kFigureLook = std::chrono::milliseconds(1);
 constexpr int kFigureLooks = 500;
+constexpr auto kLongestSettling = std::chrono::seconds(2);
 }  // namespace
 
 void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
@@ -228,6 +229,14 @@ StreamWorld Pipeline::world() {
   w.watches = {{[this] { return interrupts_.fd(); }, [this] { return !interrupts_.came(); }},
                session_->events()};
   return w;
+}
+
+void Pipeline::settle() const {
+  const auto state = RunState::open(session_->ready().run_dir);
+  const auto until = std::chrono::steady_clock::now() + kLongestSettling;
+  // A loader that is held, or reads for later, is not waited for.
+  while (state.ok() && !state->loader_is_settled() && std::chrono::steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 RunFigures Pipeline::figures() const {

@@ -48,6 +48,9 @@ class Pipeline {
   Session& session() { return *session_; }
   /// What a request watches: Ctrl-C, the launcher's lines, its death, a stage given up.
   StreamWorld world();
+  /// Waits, for a second or two at most, until the loader has counted and recorded all that the answers so
+  /// far have asked for: touches of experts that are resident come to it late.
+  void settle() const;
   /// Figures so far; the plan's numbers alone where the run does not answer any more.
   RunFigures figures() const;
 

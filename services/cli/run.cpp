@@ -1,9 +1,8 @@
-#include <charconv>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "services/cli/commands.hpp"
+#include "services/cli/ids.hpp"
 #include "services/cli/logits_file.hpp"
 #include "services/cli/pipeline.hpp"
 
@@ -44,28 +43,6 @@ Result<Question> question(const RunFlags& f, const OpenModel& model) {
   return q;
 }
 
-/// Whole numbers with a comma between two; nullopt for anything else.
-std::optional<std::vector<std::uint32_t>> read_ids(const std::string& text) {
-  std::vector<std::uint32_t> ids;
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (;;) {
-    std::uint32_t id = 0;
-    const auto parsed = std::from_chars(at, end, id);
-    if (parsed.ec != std::errc{}) return std::nullopt;
-    ids.push_back(id);
-    if (parsed.ptr == end) return ids;
-    if (*parsed.ptr != ',') return std::nullopt;
-    at = parsed.ptr + 1;
-  }
-}
-
-std::string joined(const std::vector<std::uint32_t>& ids) {
-  std::string text;
-  for (std::uint32_t id : ids) text += (text.empty() ? "" : ",") + std::to_string(id);
-  return text;
-}
-
 /// Everything after the flags. Returns the exit code.
 Result<int> run(RunFlags& f) {
   Console console;
@@ -83,8 +60,9 @@ Result<int> run(RunFlags& f) {
                                        q, pipeline->session().ready().unix_socket, pipeline->world(),
                                        [&](const std::string& text) { console.answer(text); },
                                        [&](std::string_view text) { show_comment(console, text); }));
-  if (!model.has_tokenizer) console.answer(joined(answer.token_ids));
+  if (!model.has_tokenizer) console.answer(join_ids(answer.token_ids));
   console.end_answer();
+  pipeline->settle();
   const RunFigures figures = pipeline->figures();
   pipeline->session().end();
   explain_end(console, answer, f.sampling, pipeline->plan());

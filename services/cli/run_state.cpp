@@ -99,7 +99,14 @@ Status RunState::check() const {
 bool RunState::touches_counted() const {
   const std::uint32_t edge = shm::index(shm::EdgeId::kComputeLoader);
   const std::uint64_t sent = desk(shm::StageId::kCompute).tx_tail[edge].value.load(std::memory_order_acquire);
-  return desk(shm::StageId::kLoader).rx_head[edge].value.load(std::memory_order_acquire) >= sent;
+  return desk(shm::StageId::kLoader).rx_head[edge].value.load(std::memory_order_seq_cst) >= sent;
+}
+
+bool RunState::loader_is_settled() const {
+  const shm::Desk& loader = desk(shm::StageId::kLoader);
+  // In this order: it is awake from before it takes a message until it has written down what came of it.
+  return touches_counted() && loader.parked.load(std::memory_order_seq_cst) != 0 &&
+         shm::extra_of<shm::LoaderBoard>(&loader)->reads_in_flight.load(std::memory_order_relaxed) == 0;
 }
 
 std::optional<std::string> RunState::given_up() const {

@@ -50,11 +50,17 @@ RunFigures RunFigures::since(const RunFigures& before) const {
   const auto less = [](std::uint64_t& n, std::uint64_t old) { n = n >= old ? n - old : n; };
   less(f.accesses, before.accesses);
   less(f.hits, before.hits);
+  less(f.prompt_accesses, before.prompt_accesses);
+  less(f.prompt_hits, before.prompt_hits);
   less(f.expert_bytes_read, before.expert_bytes_read);
   less(f.device_bytes_read, before.device_bytes_read);
   less(f.prefetch_useful_bytes, before.prefetch_useful_bytes);
   less(f.prefetch_late_bytes, before.prefetch_late_bytes);
   less(f.prefetch_wasted_bytes, before.prefetch_wasted_bytes);
+  for (const auto part : {&DecodeTimes::steps, &DecodeTimes::step, &DecodeTimes::gap, &DecodeTimes::attention,
+                          &DecodeTimes::router, &DecodeTimes::experts, &DecodeTimes::head,
+                          &DecodeTimes::expert_wait, &DecodeTimes::thread_wait})
+    less(f.decode.*part, before.decode.*part);
   return f;
 }
 
@@ -67,6 +73,8 @@ RunFigures figures_of(const RunState& state) {
   f.experts = state.plan().expert_extents;
   f.accesses = loader(Counter::kDecodeAccesses);
   f.hits = loader(Counter::kDecodeHits);
+  f.prompt_accesses = loader(Counter::kPrefillAccesses);
+  f.prompt_hits = loader(Counter::kPrefillHits);
   f.expert_bytes_read = loader(Counter::kExpertBytesRead);
   f.device_bytes_read = loader(Counter::kDeviceBytesRead);
   f.prefetch_useful_bytes = loader(Counter::kPrefetchUsefulBytes);

@@ -25,6 +25,7 @@ struct RunFigures {
   std::uint32_t experts = 0;
   std::uint64_t accesses = 0;  ///< experts of decode touches
   std::uint64_t hits = 0;
+  std::uint64_t prompt_accesses = 0, prompt_hits = 0;  ///< of all other touches
   std::uint64_t expert_bytes_read = 0;
   /// Experts read ahead: there when asked for, still on their way then, never asked for.
   std::uint64_t prefetch_useful_bytes = 0, prefetch_late_bytes = 0, prefetch_wasted_bytes = 0;

@@ -1,7 +1,9 @@
 #include "model/synth/random_weights.hpp"
 
+#include <charconv>
 #include <cmath>
 #include <cstring>
+#include <string_view>
 
 #include "wisp/kernels/number.hpp"
 #include "wisp/kernels/relayout.hpp"
@@ -31,6 +33,24 @@ void fill(std::span<std::uint8_t> out, const Next& next) {
   if (i == out.size()) return;
   const Word w = next();
   std::memcpy(out.data() + i, &w, out.size() - i);
+}
+
+RouteCode::Role role_of(std::string_view name) {
+  using Role = RouteCode::Role;
+  if (name == "embed") return Role::kEmbed;
+  if (name == "head") return Role::kHead;
+  if (name.ends_with(".router")) return Role::kRouter;
+  if (name.ends_with(".ffn_norm")) return Role::kNorm;
+  return name.ends_with(".attn.o") ? Role::kWriter : Role::kNone;
+}
+
+/// 3 of "layers.3.router"; 0 where there is none.
+std::uint32_t layer_of(std::string_view name) {
+  constexpr std::string_view kLayers = "layers.";
+  std::uint32_t layer = 0;
+  if (name.starts_with(kLayers))
+    std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+  return layer;
 }
 
 }  // namespace
@@ -65,6 +85,16 @@ bool can_draw(WeightFormat f) {
 }
 
 void RandomMatrix::codes(std::uint32_t row, std::span<std::uint8_t> out) const {
+  draw_codes(row, out);
+  if (route != nullptr) route->codes(role, layer, row, format, out);
+}
+
+void RandomMatrix::scales(std::uint32_t row, std::span<std::uint8_t> out) const {
+  draw_scales(row, out);
+  if (route != nullptr) route->scales(role, row, format, group, out);
+}
+
+void RandomMatrix::draw_codes(std::uint32_t row, std::span<std::uint8_t> out) const {
   Random random = stream.of(0, row, 0);
   switch (format) {
     case WeightFormat::kBf16:
@@ -96,7 +126,7 @@ void RandomMatrix::codes(std::uint32_t row, std::span<std::uint8_t> out) const {
   }
 }
 
-void RandomMatrix::scales(std::uint32_t row, std::span<std::uint8_t> out) const {
+void RandomMatrix::draw_scales(std::uint32_t row, std::span<std::uint8_t> out) const {
   Random random = stream.of(1, row, 0);
   if (format == WeightFormat::kFp8)
     return fill<float>(out, [&] { return deviation / kFp8Deviation * random.jitter(); });
@@ -125,8 +155,16 @@ void RandomMatrix::tiles(std::uint8_t* code_plane, std::uint8_t* scale_plane) co
 
 RandomMatrix RandomWeights::dense(std::size_t index) const {
   const DenseItem& item = items_[index];
-  RandomMatrix m{item.format,          item.rows, item.cols, item.group, 0.0f, fan_in_deviation(item.cols),
-                 seed_.of(1, index, 0)};
+  RandomMatrix m{item.format,
+                 item.rows,
+                 item.cols,
+                 item.group,
+                 0.0f,
+                 fan_in_deviation(item.cols),
+                 seed_.of(1, index, 0),
+                 route_,
+                 role_of(item.name),
+                 layer_of(item.name)};
   if (!item.matrix) {
     const bool offset = item.name.ends_with(".bias") || item.name.ends_with("router.selection");
     m.mean = offset ? 0.0f : 1.0f;
@@ -148,7 +186,10 @@ RandomMatrix RandomWeights::expert(std::uint32_t layer, std::uint32_t expert, Pa
           m.group,
           0.0f,
           fan_in_deviation(m.cols),
-          seed_.of(2 + static_cast<std::uint64_t>(part), layer, expert)};
+          seed_.of(2 + static_cast<std::uint64_t>(part), layer, expert),
+          route_,
+          part == Part::kDown ? RouteCode::Role::kWriter : RouteCode::Role::kNone,
+          layer};
 }
 
 }  // namespace wisp::model
