@@ -93,7 +93,7 @@ Status save_drive_figure(const std::string& path, const std::string& identity, s
   all[identity][std::to_string(stride)] = {{"depth_bytes", figure.depth},
                                            {"registered_buffers", figure.pinned},
                                            {"bytes_per_s", static_cast<std::uint64_t>(figure.bytes_per_s)}};
-  return replace_file(path, all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  return StateFile(path).replace(all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace wisp::loader

@@ -24,9 +24,9 @@ constexpr std::size_t kWarmReads = 2;
 void LoaderStage::begin_learning() {
   const char* const file = std::getenv(kLearnedVariable);
   if (file == nullptr || *file == '\0' || policy_.shape().slots == 0) return;
-  learned_file_ = file;
+  learned_file_ = StateFile(file);
   learned_.emplace(dir_->layers, dir_->experts);
-  auto known = LearnedCounts::load(learned_file_, manifest_.model_hash, dir_->layers, dir_->experts);
+  auto known = LearnedCounts::load(learned_file_.path(), manifest_.model_hash, dir_->layers, dir_->experts);
   if (!known.ok()) {
     if (known.error().code != ErrorCode::kNotFound)
       spdlog::warn("what the cache had learned is not used: {}", known.error().text);
@@ -79,7 +79,7 @@ void LoaderStage::save_learned() {
   if (!learned_ || learned_rows_ < kSaveRows || !wants_.empty()) return;
   learned_rows_ = 0;
   // Removed by `wisp cache reset` meanwhile: what was counted before that is forgotten here too.
-  if (learned_kept_ && ::access(learned_file_.c_str(), F_OK) != 0 && errno == ENOENT)
+  if (learned_kept_ && ::access(learned_file_.path().c_str(), F_OK) != 0 && errno == ENOENT)
     learned_.emplace(dir_->layers, dir_->experts);
   learned_kept_ = true;
   if (const Status s = learned_->save(learned_file_, manifest_.model_hash); !s.ok()) {

@@ -12,7 +12,6 @@
 #include <cstring>
 
 #include "base/fd.hpp"
-#include "services/loader/state_file.hpp"
 
 namespace wisp::loader {
 
@@ -86,13 +85,19 @@ std::vector<std::uint32_t> LearnedCounts::most_wanted() const {
 }
 
 std::string LearnedCounts::encode(std::uint64_t model_hash) const {
+  std::string out;
+  encode(model_hash, out);
+  return out;
+}
+
+void LearnedCounts::encode(std::uint64_t model_hash, std::string& out) const {
   FileHead head{{}, model_hash, layers_, experts_};
   std::memcpy(head.magic, kMagic, sizeof kMagic);
-  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+  out.assign(reinterpret_cast<const char*>(&head), sizeof head);
   out.append(reinterpret_cast<const char*>(rows_.data()), rows_.size() * sizeof(double));
   out.append(reinterpret_cast<const char*>(counts_.data()), counts_.size() * sizeof(float));
   const std::uint64_t sum = XXH3_64bits(out.data(), out.size());
-  return out.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+  out.append(reinterpret_cast<const char*>(&sum), sizeof sum);
 }
 
 Result<LearnedCounts> LearnedCounts::decode(std::string_view bytes, std::uint64_t model_hash,
@@ -145,8 +150,9 @@ Result<LearnedCounts> LearnedCounts::load(const std::string& path, std::uint64_t
   return counts;
 }
 
-Status LearnedCounts::save(const std::string& path, std::uint64_t model_hash) const {
-  return replace_file(path, encode(model_hash));
+Status LearnedCounts::save(const StateFile& file, std::uint64_t model_hash) {
+  encode(model_hash, bytes_);
+  return file.replace(bytes_);
 }
 
 std::string learned_path(std::uint64_t model_hash) {

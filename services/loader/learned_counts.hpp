@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "services/loader/state_file.hpp"
 
 namespace wisp::loader {
 
@@ -30,6 +31,7 @@ class LearnedCounts {
 
   /// The file as bytes: magic, version, model hash, shape, rows, counts, checksum over all before it.
   std::string encode(std::uint64_t model_hash) const;
+  void encode(std::uint64_t model_hash, std::string& out) const;
   /// Errors: kCorrupt or kInvalid says what is wrong; whatever the bytes are, nothing worse happens.
   static Result<LearnedCounts> decode(std::string_view bytes, std::uint64_t model_hash, std::uint32_t layers,
                                       std::uint32_t experts);
@@ -37,14 +39,16 @@ class LearnedCounts {
   /// Errors: kNotFound where there is no file; else as decode(), with the file's name.
   static Result<LearnedCounts> load(const std::string& path, std::uint64_t model_hash, std::uint32_t layers,
                                     std::uint32_t experts);
-  /// Replaces the file; a torn one is found by its checksum. Errors: as replace_file().
-  Status save(const std::string& path, std::uint64_t model_hash) const;
+  /// Replaces the file; a torn one is found by its checksum. Allocates nothing after the first time.
+  /// Errors: as StateFile::replace().
+  Status save(const StateFile& file, std::uint64_t model_hash);
 
  private:
   std::uint32_t layers_, experts_;
   std::vector<float> counts_;  // [layers, experts]
   std::vector<double> rows_;   // [layers]
   std::vector<double> since_;  // [layers] rows since the last decay
+  std::string bytes_;          // the file, as it is saved
 };
 
 /// Where what is learned of a model is kept: learned/<hash> in the state folder, empty where there is none.

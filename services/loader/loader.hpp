@@ -1,7 +1,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 #include "services/loader/cache_policy.hpp"
 #include "services/loader/dense_load.hpp"
 #include "services/loader/drive_probe.hpp"
+#include "services/loader/fifo.hpp"
 #include "services/loader/io_backend.hpp"
 #include "services/loader/learned_counts.hpp"
 #include "services/loader/read_queue.hpp"
@@ -169,7 +169,7 @@ class LoaderStage : public service::Stage {
   std::optional<ReadQueue> queue_;
   ResidentMemory memory_;
   std::optional<LearnedCounts> learned_;  // none where it is off
-  std::string learned_file_;
+  StateFile learned_file_;
   bool learned_kept_ = false;  // the file was there, or has been written
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
@@ -178,8 +178,9 @@ class LoaderStage : public service::Stage {
   std::vector<ring::TouchMember> members_;  // of the touch at hand, scratch
   std::vector<CachePolicy::Member> set_;    // the same for the policy
   std::vector<Slot> slots_;
-  std::deque<Want> wants_;      // in set order, touch after touch
-  std::deque<Answer> answers_;  // edge 6 was full
+  Fifo<Want> wants_;      // in set order, touch after touch
+  Fifo<Answer> answers_;  // edge 6 was full
+  std::vector<pollfd> wakers_;  // scratch of sleep()
   struct {
     std::string file, identity;
     bool pin = false;          // the slab is to be registered, or more of it

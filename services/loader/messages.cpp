@@ -133,11 +133,12 @@ void LoaderStage::want(std::uint32_t key, bool needed) {
       answer_ready(*slot);
     return;
   }
-  const auto open = std::find_if(wants_.begin(), wants_.end(), [&](const Want& w) { return w.key == key; });
-  if (open == wants_.end())
-    wants_.push_back({key, needed});
-  else
-    open->needed = open->needed || needed;
+  for (std::size_t i = 0; i < wants_.size(); ++i) {
+    if (wants_[i].key != key) continue;
+    wants_[i].needed = wants_[i].needed || needed;
+    return;
+  }
+  wants_.push_back({key, needed});
 }
 
 void LoaderStage::answer_ready(std::uint32_t slot) {

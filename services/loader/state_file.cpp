@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "base/fd.hpp"
 
@@ -45,17 +46,23 @@ std::string state_folder() {
   return base + "/wisp";
 }
 
-Status replace_file(const std::string& path, std::string_view bytes) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (error) return io_error(path + ": " + error.message());
-  // A name of its own for each process: two engines must not write into one file.
-  const std::string fresh = path + "." + std::to_string(::getpid()) + ".new";
-  const Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file.valid()) return file_error(fresh);
-  Status written = write_all(file.get(), bytes, fresh);
-  if (written.ok() && ::rename(fresh.c_str(), path.c_str()) != 0) written = file_error(path);
-  if (!written.ok()) ::unlink(fresh.c_str());
+// A name of its own for each process: two engines must not write into one file.
+StateFile::StateFile(std::string path)
+    : path_(std::move(path)), fresh_(path_ + "." + std::to_string(::getpid()) + ".new") {}
+
+Status StateFile::replace(std::string_view bytes) const {
+  const auto open = [&] { return ::open(fresh_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600); };
+  Fd file(open());
+  if (!file.valid() && errno == ENOENT) {
+    std::error_code error;
+    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
+    if (error) return io_error(path_ + ": " + error.message());
+    file.reset(open());
+  }
+  if (!file.valid()) return file_error(fresh_);
+  Status written = write_all(file.get(), bytes, fresh_);
+  if (written.ok() && ::rename(fresh_.c_str(), path_.c_str()) != 0) written = file_error(path_);
+  if (!written.ok()) ::unlink(fresh_.c_str());
   return written;
 }
 

@@ -44,7 +44,7 @@ class LearnedFile : public testing::Test {
 };
 
 TEST(LearnedCounts, MostWantedFirst) {
-  const LearnedCounts c = some();
+  LearnedCounts c = some();
   EXPECT_EQ(c.most_wanted(), (std::vector<std::uint32_t>{1U << 16 | 3, 5, 6}));
   EXPECT_FLOAT_EQ(c.share(1, 3), 1.0f);
   EXPECT_FLOAT_EQ(c.share(0, 5), 0.5f);
@@ -68,9 +68,9 @@ TEST(LearnedCounts, FadeWithUse) {
 TEST_F(LearnedFile, IsReadAsItWasWritten) {
   const std::string path = folder_ + "/a/b/counts";
   EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8).error().code, ErrorCode::kNotFound);
-  const LearnedCounts c = some();
-  ASSERT_TRUE(c.save(path, kModel).ok());
-  ASSERT_TRUE(c.save(path, kModel).ok());
+  LearnedCounts c = some();
+  ASSERT_TRUE(c.save(StateFile(path), kModel).ok());
+  ASSERT_TRUE(c.save(StateFile(path), kModel).ok());
   const auto again = LearnedCounts::load(path, kModel, 2, 8);
   ASSERT_TRUE(again.ok()) << again.error().text;
   EXPECT_EQ(again->encode(kModel), c.encode(kModel));
@@ -78,15 +78,15 @@ TEST_F(LearnedFile, IsReadAsItWasWritten) {
 }
 
 TEST_F(LearnedFile, WhatCannotBeWrittenIsAnErrorAndLeavesTheOldFile) {
-  EXPECT_FALSE(some().save("/proc/none/counts", kModel).ok());
+  EXPECT_FALSE(some().save(StateFile("/proc/none/counts"), kModel).ok());
   std::ofstream(folder_ + "/file") << "x";
-  EXPECT_FALSE(some().save(folder_ + "/file/counts", kModel).ok());
+  EXPECT_FALSE(some().save(StateFile(folder_ + "/file/counts"), kModel).ok());
   if (::access("/dev/full", W_OK) == 0) {
     // A full disk: the new file is /dev/full by way of a link.
     const std::string path = folder_ + "/counts";
-    ASSERT_TRUE(some().save(path, kModel).ok());
+    ASSERT_TRUE(some().save(StateFile(path), kModel).ok());
     ASSERT_EQ(::symlink("/dev/full", (path + "." + std::to_string(::getpid()) + ".new").c_str()), 0);
-    const Status s = LearnedCounts(2, 8).save(path, kModel);
+    const Status s = LearnedCounts(2, 8).save(StateFile(path), kModel);
     ASSERT_FALSE(s.ok());
     EXPECT_NE(s.error().text.find("No space left"), std::string::npos) << s.error().text;
     EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8)->encode(kModel), some().encode(kModel));
