@@ -33,6 +33,9 @@ Result<T*> attach_region(Attachment& at, int fd, bool writable, shm::RegionKind 
   WISP_ASSIGN(auto mapping, map_into(at, fd, writable, name));
   auto checked = shm::check_header(*mapping, kind);
   if (!checked.ok()) return std::move(checked).error().within(name);
+  // Rings and tables are gone through page by page for a long time: none of these pages is to be new in the
+  // middle of an answer. KV has an order of its own.
+  if (kind != shm::RegionKind::kKv) shm::enter_in_page_table(mapping->data(), mapping->size(), writable);
   return static_cast<T*>(mapping->data());
 }
 

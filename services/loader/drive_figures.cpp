@@ -86,14 +86,15 @@ Result<DriveFigure> load_drive_figure(const std::string& path, const std::string
 
 Status save_drive_figure(const std::string& path, const std::string& identity, std::uint64_t stride,
                          const DriveFigure& figure) {
-  return update_file(path, [&] {
+  std::string text;
+  return StateFile(path).update([&]() -> std::string_view {
     auto known = read_all(path);
     Json all = known.ok() ? std::move(*known) : Json::object();
     if (!all[identity].is_object()) all[identity] = Json::object();
     all[identity][std::to_string(stride)] = {{"depth_bytes", figure.depth},
                                              {"registered_buffers", figure.pinned},
                                              {"bytes_per_s", static_cast<std::uint64_t>(figure.bytes_per_s)}};
-    return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return text = all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   });
 }
 

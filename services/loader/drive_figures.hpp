@@ -28,7 +28,8 @@ std::string drive_figures_path();
 /// Errors: kNotFound where the file or its entry is missing; else what is wrong with it.
 Result<DriveFigure> load_drive_figure(const std::string& path, const std::string& identity,
                                       std::uint64_t stride);
-/// Adds or replaces one entry; others stay, of a file that cannot be read none. Errors: as update_file().
+/// Adds or replaces one entry; others stay, of a file that cannot be read none. Errors: as
+/// StateFile::update().
 Status save_drive_figure(const std::string& path, const std::string& identity, std::uint64_t stride,
                          const DriveFigure& figure);
 

@@ -35,8 +35,12 @@ class Fifo {
   }
   void pop_front() {
     WISP_CHECK(size_ > 0);
+    front() = T();  // what it held goes now
     first_ = (first_ + 1) & (ring_.size() - 1);
     --size_;
+  }
+  void clear() {
+    while (!empty()) pop_front();
   }
   /// Removes element `i`; those behind it move up.
   void erase(std::size_t i) {

@@ -22,9 +22,9 @@ constexpr std::size_t kWarmReads = 2;
 void LoaderStage::begin_learning() {
   const char* const file = std::getenv(kLearnedVariable);
   if (file == nullptr || *file == '\0' || policy_.shape().slots == 0) return;
-  learned_file_ = file;
+  learned_file_.emplace(file, manifest_.model_hash, dir_->layers, dir_->experts);
   learned_.emplace(dir_->layers, dir_->experts);
-  auto known = LearnedCounts::load(learned_file_, manifest_.model_hash, dir_->layers, dir_->experts);
+  auto known = LearnedCounts::load(learned_file_->path(), manifest_.model_hash, dir_->layers, dir_->experts);
   if (!known.ok()) {
     if (known.error().code != ErrorCode::kNotFound)
       spdlog::warn("what the cache had learned is not used: {}", known.error().text);
@@ -75,9 +75,9 @@ bool LoaderStage::warm_up() {
 void LoaderStage::save_learned() {
   if (!learned_ || learned_rows_ < kSaveRows || !wants_.empty()) return;
   learned_rows_ = 0;
-  const Status s = learned_->add_to(learned_file_, manifest_.model_hash);
+  const Status s = learned_file_->add(*learned_);
   if (!s.ok() && s.error().code == ErrorCode::kUnavailable) return;
-  learned_.emplace(dir_->layers, dir_->experts);
+  learned_->clear();
   if (s.ok()) return;
   spdlog::warn("what the cache learns is not kept: {}", s.error().text);
   learned_.reset();

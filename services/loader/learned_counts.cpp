@@ -13,7 +13,6 @@
 
 #include "base/check.hpp"
 #include "base/fd.hpp"
-#include "services/loader/state_file.hpp"
 
 namespace wisp::loader {
 
@@ -87,52 +86,75 @@ std::vector<std::uint32_t> LearnedCounts::most_wanted() const {
 }
 
 std::string LearnedCounts::encode(std::uint64_t model_hash) const {
+  std::string out;
+  encode(model_hash, out);
+  return out;
+}
+
+void LearnedCounts::encode(std::uint64_t model_hash, std::string& out) const {
   FileHead head{{}, model_hash, layers_, experts_};
   std::memcpy(head.magic, kMagic, sizeof kMagic);
-  std::string out(reinterpret_cast<const char*>(&head), sizeof head);
+  out.assign(reinterpret_cast<const char*>(&head), sizeof head);
   out.append(reinterpret_cast<const char*>(rows_.data()), rows_.size() * sizeof(double));
   out.append(reinterpret_cast<const char*>(counts_.data()), counts_.size() * sizeof(float));
   const std::uint64_t sum = XXH3_64bits(out.data(), out.size());
-  return out.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+  out.append(reinterpret_cast<const char*>(&sum), sizeof sum);
 }
 
-Result<LearnedCounts> LearnedCounts::decode(std::string_view bytes, std::uint64_t model_hash,
-                                            std::uint32_t layers, std::uint32_t experts) {
+void LearnedCounts::clear() {
+  std::ranges::fill(counts_, 0.0f);
+  std::ranges::fill(rows_, 0.0);
+  std::ranges::fill(since_, 0.0);
+}
+
+Status LearnedCounts::decode(std::string_view bytes, std::uint64_t model_hash) {
+  clear();
   FileHead head;
   if (bytes.size() < sizeof head) return corrupt("shorter than its head");
   std::memcpy(&head, bytes.data(), sizeof head);
   if (std::memcmp(head.magic, kMagic, sizeof kMagic) != 0)
     return invalid("no file of learned counts, or of another version");
-  if (head.model_hash != model_hash || head.layers != layers || head.experts != experts)
+  if (head.model_hash != model_hash || head.layers != layers_ || head.experts != experts_)
     return invalid("learned from another model");
-  if (bytes.size() != file_size(layers, experts))
+  if (bytes.size() != file_size(layers_, experts_))
     return corrupt(std::to_string(bytes.size()) + " bytes instead of " +
-                   std::to_string(file_size(layers, experts)));
+                   std::to_string(file_size(layers_, experts_)));
   std::uint64_t sum = 0;
   const std::size_t body = bytes.size() - sizeof sum;
   std::memcpy(&sum, bytes.data() + body, sizeof sum);
   if (XXH3_64bits(bytes.data(), body) != sum) return corrupt("its checksum does not match");
-  LearnedCounts c(layers, experts);
-  std::memcpy(c.rows_.data(), bytes.data() + sizeof head, c.rows_.size() * sizeof(double));
-  std::memcpy(c.counts_.data(), bytes.data() + sizeof head + c.rows_.size() * sizeof(double),
-              c.counts_.size() * sizeof(float));
+  std::memcpy(rows_.data(), bytes.data() + sizeof head, rows_.size() * sizeof(double));
+  std::memcpy(counts_.data(), bytes.data() + sizeof head + rows_.size() * sizeof(double),
+              counts_.size() * sizeof(float));
   // A checksum is no proof of who wrote it.
-  for (const double r : c.rows_)
-    if (!(r >= 0 && r <= kMostRows)) return corrupt("a number of rows is out of range");
-  for (const float n : c.counts_)
-    if (!(n >= 0 && n <= static_cast<float>(2 * kMostRows))) return corrupt("a count is out of range");
-  return c;
+  const auto refuse = [&](const char* why) {
+    clear();
+    return corrupt(why);
+  };
+  for (const double r : rows_)
+    if (!(r >= 0 && r <= kMostRows)) return refuse("a number of rows is out of range");
+  for (const float n : counts_)
+    if (!(n >= 0 && n <= static_cast<float>(2 * kMostRows))) return refuse("a count is out of range");
+  return {};
 }
 
 Result<LearnedCounts> LearnedCounts::load(const std::string& path, std::uint64_t model_hash,
                                           std::uint32_t layers, std::uint32_t experts) {
+  LearnedCounts counts(layers, experts);
+  std::string bytes;
+  WISP_TRY(counts.load(path, model_hash, bytes));
+  return counts;
+}
+
+/// `bytes` is scratch.
+Status LearnedCounts::load(const std::string& path, std::uint64_t model_hash, std::string& bytes) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return errno == ENOENT ? not_found(path + ": nothing is learned yet") : file_error(path);
   struct stat s {};
   if (::fstat(file.get(), &s) != 0) return file_error(path);
   if (!S_ISREG(s.st_mode)) return invalid(path + ": not a regular file");
   // One byte more than is right is enough to see that it is wrong.
-  std::string bytes(file_size(layers, experts) + 1, '\0');
+  bytes.resize(file_size(layers_, experts_) + 1);
   std::size_t have = 0;
   while (have < bytes.size()) {
     const ssize_t n = ::read(file.get(), bytes.data() + have, bytes.size() - have);
@@ -141,9 +163,9 @@ Result<LearnedCounts> LearnedCounts::load(const std::string& path, std::uint64_t
     if (n == 0) break;
     have += static_cast<std::size_t>(n);
   }
-  auto counts = decode(std::string_view(bytes).substr(0, have), model_hash, layers, experts);
-  if (!counts.ok()) return std::move(counts).error().within(path);
-  return counts;
+  Status decoded = decode(std::string_view(bytes).substr(0, have), model_hash);
+  if (!decoded.ok()) return Error(decoded.error()).within(path);
+  return {};
 }
 
 void LearnedCounts::absorb(const LearnedCounts& later) {
@@ -158,13 +180,12 @@ void LearnedCounts::absorb(const LearnedCounts& later) {
   }
 }
 
-Status LearnedCounts::add_to(const std::string& path, std::uint64_t model_hash) const {
-  return update_file(path, [&] {
-    // What others have added meanwhile stays. A file that cannot be used is replaced.
-    auto all = load(path, model_hash, layers_, experts_);
-    if (!all.ok()) all = LearnedCounts(layers_, experts_);
-    all->absorb(*this);
-    return all->encode(model_hash);
+Status LearnedFile::add(const LearnedCounts& later) {
+  return file_.update([&]() -> std::string_view {
+    if (!all_.load(path(), model_hash_, bytes_).ok()) all_.clear();
+    all_.absorb(later);
+    all_.encode(model_hash_, bytes_);
+    return bytes_;
   });
 }
 

@@ -2,9 +2,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.hpp"
+#include "services/loader/state_file.hpp"
 
 namespace wisp::loader {
 
@@ -32,22 +35,43 @@ class LearnedCounts {
 
   /// The file as bytes: magic, version, model hash, shape, rows, counts, checksum over all before it.
   std::string encode(std::uint64_t model_hash) const;
-  /// Errors: kCorrupt or kInvalid says what is wrong; whatever the bytes are, nothing worse happens.
-  static Result<LearnedCounts> decode(std::string_view bytes, std::uint64_t model_hash, std::uint32_t layers,
-                                      std::uint32_t experts);
+  void encode(std::uint64_t model_hash, std::string& out) const;
+  /// Takes the counts of such bytes; none where they are wrong. Errors: kCorrupt or kInvalid says what is
+  /// wrong; whatever the bytes are, nothing worse happens.
+  Status decode(std::string_view bytes, std::uint64_t model_hash);
+  /// As if nothing had been counted.
+  void clear();
 
   /// Errors: kNotFound where there is no file; else as decode(), with the file's name.
   static Result<LearnedCounts> load(const std::string& path, std::uint64_t model_hash, std::uint32_t layers,
                                     std::uint32_t experts);
-  /// Adds these counts to those of the file, which several engines may do at a time; a torn file is found by
-  /// its checksum. Errors: as update_file().
-  Status add_to(const std::string& path, std::uint64_t model_hash) const;
 
  private:
+  friend class LearnedFile;
+  Status load(const std::string& path, std::uint64_t model_hash, std::string& bytes);
+
   std::uint32_t layers_, experts_;
   std::vector<float> counts_;  // [layers, experts]
   std::vector<double> rows_;   // [layers]
   std::vector<double> since_;  // [layers] rows since the last decay
+};
+
+/// The file of one model's counts, to which several engines may add.
+class LearnedFile {
+ public:
+  LearnedFile(std::string path, std::uint64_t model_hash, std::uint32_t layers, std::uint32_t experts)
+      : file_(std::move(path)), model_hash_(model_hash), all_(layers, experts) {}
+  const std::string& path() const { return file_.path(); }
+
+  /// Adds `later` to what the file says by then; a file that cannot be used is replaced. A torn one is found
+  /// by its checksum. Allocates nothing after the first time. Errors: as StateFile::update().
+  Status add(const LearnedCounts& later);
+
+ private:
+  StateFile file_;
+  std::uint64_t model_hash_;
+  LearnedCounts all_;
+  std::string bytes_;
 };
 
 /// Where what is learned of a model is kept: learned/<hash> in the state folder, empty where there is none.

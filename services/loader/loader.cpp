@@ -298,9 +298,9 @@ void LoaderStage::sleep(StageContext& ctx) {
   }
   if (lease_wait_ || blocked_ == Blocked::kByOthers || memory_.has_work()) timeout = kLookAgainNs;
   if (probe_) timeout = std::min(timeout, kLookForIdleNs);
-  std::vector<pollfd> extra{{backend_->poll_fd(), POLLIN, 0}};
+  wakers_.assign(1, {backend_->poll_fd(), POLLIN, 0});
   ctx.sleep(
-      why, detail, [this] { return has_work(); }, &extra, timeout);
+      why, detail, [this] { return has_work(); }, &wakers_, timeout);
 }
 
 }  // namespace wisp::loader

@@ -1,7 +1,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 #include "services/loader/cache_policy.hpp"
 #include "services/loader/dense_load.hpp"
 #include "services/loader/drive_probe.hpp"
+#include "services/loader/fifo.hpp"
 #include "services/loader/io_backend.hpp"
 #include "services/loader/learned_counts.hpp"
 #include "services/loader/read_queue.hpp"
@@ -124,6 +124,7 @@ class LoaderStage : public service::Stage {
   void take_choices(const ring::Descriptor& d);
   void on_need(std::uint32_t key);
   void want(std::uint32_t key, bool needed);
+  Want* open_want(std::uint32_t key);
   void answer_ready(std::uint32_t slot);
   void answer_failed(std::uint32_t key, const std::string& text);
   void send(Answer a);
@@ -187,7 +188,7 @@ class LoaderStage : public service::Stage {
   std::optional<ReadQueue> queue_;
   std::optional<LearnedCounts> learned_;  // since the last save; none where it is off
   ResidentMemory memory_;
-  std::string learned_file_;
+  std::optional<LearnedFile> learned_file_;
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
   std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
@@ -197,8 +198,9 @@ class LoaderStage : public service::Stage {
   std::vector<ring::TouchRow> rows_;        // of the touch at hand, where a trace is recorded
   std::vector<ring::TouchChoice> choices_;  // [rows, top_k]
   std::vector<Slot> slots_;
-  std::deque<Want> wants_;      // in set order, touch after touch
-  std::deque<Answer> answers_;  // edge 6 was full
+  Fifo<Want> wants_;            // in set order, touch after touch
+  Fifo<Answer> answers_;        // edge 6 was full
+  std::vector<pollfd> wakers_;  // scratch of sleep()
   struct {
     std::string file, identity;
     bool pin = false;          // the slab is to be registered, or more of it

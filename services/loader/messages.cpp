@@ -168,11 +168,16 @@ void LoaderStage::want(std::uint32_t key, bool needed) {
       answer_ready(*slot);
     return;
   }
-  const auto open = std::find_if(wants_.begin(), wants_.end(), [&](const Want& w) { return w.key == key; });
-  if (open == wants_.end())
-    wants_.push_back({key, needed});
-  else
+  if (Want* const open = open_want(key))
     open->needed = open->needed || needed;
+  else
+    wants_.push_back({key, needed});
+}
+
+LoaderStage::Want* LoaderStage::open_want(std::uint32_t key) {
+  for (std::size_t i = 0; i < wants_.size(); ++i)
+    if (wants_[i].key == key) return &wants_[i];
+  return nullptr;
 }
 
 void LoaderStage::answer_ready(std::uint32_t slot) {

@@ -73,7 +73,7 @@ void LoaderStage::settle_guesses() {
   bool any = false;
   for (const std::uint32_t s : staging_) {
     if (slots_[s].state != State::kFilling || slots_[s].dropped) continue;
-    if (std::any_of(wants_.begin(), wants_.end(), [&](const Want& w) { return w.key == slots_[s].key; })) {
+    if (open_want(slots_[s].key) != nullptr) {
       queue_->promote(s);
     } else {
       slots_[s].dropped = any = true;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "base/fd.hpp"
 
@@ -46,29 +47,32 @@ std::string state_folder() {
   return base + "/wisp";
 }
 
-Status update_file(const std::string& path, FunctionRef<std::string()> make) {
-  std::error_code error;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-  if (error) return io_error(path + ": " + error.message());
+Status StateFile::update(FunctionRef<std::string_view()> make) const {
   // The next file is also the lock: whoever has it, under its name, is the only one who writes. What a killed
   // engine left is locked by nobody and written over.
-  const std::string fresh = path + ".new";
-  const Fd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.valid()) return file_error(fresh);
+  const auto open = [&] { return ::open(fresh_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600); };
+  Fd file(open());
+  if (!file.valid() && errno == ENOENT) {
+    std::error_code error;
+    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
+    if (error) return io_error(path_ + ": " + error.message());
+    file.reset(open());
+  }
+  if (!file.valid()) return file_error(fresh_);
   struct stat mine {
   }, named{};
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return unavailable(fresh + ": another engine is writing it");
-    return file_error(fresh);
+    if (errno == EWOULDBLOCK) return unavailable(fresh_ + ": another engine is writing it");
+    return file_error(fresh_);
   }
-  if (::fstat(file.get(), &mine) != 0 || ::stat(fresh.c_str(), &named) != 0 || mine.st_ino != named.st_ino ||
+  if (::fstat(file.get(), &mine) != 0 || ::stat(fresh_.c_str(), &named) != 0 || mine.st_ino != named.st_ino ||
       mine.st_dev != named.st_dev)
-    return unavailable(fresh + ": another engine has written it");
+    return unavailable(fresh_ + ": another engine has written it");
   Status written;
-  if (S_ISREG(mine.st_mode) && ::ftruncate(file.get(), 0) != 0) written = file_error(fresh);
-  if (written.ok()) written = write_all(file.get(), make(), fresh);
-  if (written.ok() && ::rename(fresh.c_str(), path.c_str()) != 0) written = file_error(path);
-  if (!written.ok()) ::unlink(fresh.c_str());
+  if (S_ISREG(mine.st_mode) && ::ftruncate(file.get(), 0) != 0) written = file_error(fresh_);
+  if (written.ok()) written = write_all(file.get(), make(), fresh_);
+  if (written.ok() && ::rename(fresh_.c_str(), path_.c_str()) != 0) written = file_error(path_);
+  if (!written.ok()) ::unlink(fresh_.c_str());
   return written;
 }
 

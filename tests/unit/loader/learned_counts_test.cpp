@@ -31,14 +31,25 @@ LearnedCounts some() {
   return c;
 }
 
-class LearnedFile : public testing::Test {
+Status add(const std::string& path, const LearnedCounts& counts) {
+  return LearnedFile(path, kModel, counts.layers(), counts.experts()).add(counts);
+}
+
+Result<LearnedCounts> decode(std::string_view bytes, std::uint64_t model, std::uint32_t layers,
+                             std::uint32_t experts) {
+  LearnedCounts c(layers, experts);
+  WISP_TRY(c.decode(bytes, model));
+  return c;
+}
+
+class LearnedFileTest : public testing::Test {
  protected:
-  LearnedFile() {
+  LearnedFileTest() {
     std::string name = testing::TempDir() + "wisp-learned-XXXXXX";
     EXPECT_NE(::mkdtemp(name.data()), nullptr);
     folder_ = name;
   }
-  ~LearnedFile() override {
+  ~LearnedFileTest() override {
     ::chmod(folder_.c_str(), 0700);
     std::filesystem::remove_all(folder_);
   }
@@ -46,7 +57,7 @@ class LearnedFile : public testing::Test {
 };
 
 TEST(LearnedCounts, MostWantedFirst) {
-  const LearnedCounts c = some();
+  LearnedCounts c = some();
   EXPECT_EQ(c.most_wanted(), (std::vector<std::uint32_t>{1U << 16 | 3, 5, 6}));
   EXPECT_FLOAT_EQ(c.share(1, 3), 1.0f);
   EXPECT_FLOAT_EQ(c.share(0, 5), 0.5f);
@@ -67,42 +78,42 @@ TEST(LearnedCounts, FadeWithUse) {
   EXPECT_EQ(c.share(1, 3), 0.0f);
 }
 
-TEST_F(LearnedFile, IsReadAsItWasWritten) {
+TEST_F(LearnedFileTest, IsReadAsItWasWritten) {
   const std::string path = folder_ + "/a/b/counts";
   EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8).error().code, ErrorCode::kNotFound);
   const LearnedCounts c = some();
-  ASSERT_TRUE(c.add_to(path, kModel).ok());
+  ASSERT_TRUE(add(path, c).ok());
   const auto again = LearnedCounts::load(path, kModel, 2, 8);
   ASSERT_TRUE(again.ok()) << again.error().text;
   EXPECT_EQ(again->encode(kModel), c.encode(kModel));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ + "/a/b"), {}), 1) << "no leavings";
 }
 
-TEST_F(LearnedFile, WhatCannotBeWrittenIsAnErrorAndLeavesTheOldFile) {
-  EXPECT_FALSE(some().add_to("/proc/none/counts", kModel).ok());
+TEST_F(LearnedFileTest, WhatCannotBeWrittenIsAnErrorAndLeavesTheOldFile) {
+  EXPECT_FALSE(add("/proc/none/counts", some()).ok());
   std::ofstream(folder_ + "/file") << "x";
-  EXPECT_FALSE(some().add_to(folder_ + "/file/counts", kModel).ok());
+  EXPECT_FALSE(add(folder_ + "/file/counts", some()).ok());
   if (::access("/dev/full", W_OK) == 0) {
     // A full disk: the new file is /dev/full by way of a link.
     const std::string path = folder_ + "/counts";
-    ASSERT_TRUE(some().add_to(path, kModel).ok());
+    ASSERT_TRUE(add(path, some()).ok());
     ASSERT_EQ(::symlink("/dev/full", (path + ".new").c_str()), 0);
-    const Status s = LearnedCounts(2, 8).add_to(path, kModel);
+    const Status s = add(path, LearnedCounts(2, 8));
     ASSERT_FALSE(s.ok());
     EXPECT_NE(s.error().text.find("No space left"), std::string::npos) << s.error().text;
     EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8)->encode(kModel), some().encode(kModel));
   }
 }
 
-TEST_F(LearnedFile, WhatSeveralEnginesCountedAddsUp) {
+TEST_F(LearnedFileTest, WhatSeveralEnginesCountedAddsUp) {
   const std::string path = folder_ + "/counts";
   LearnedCounts a(1, 4), b(1, 4);
   for (int row = 0; row < 10; ++row) {
     a.pass(0, 1), a.add(0, 1, 1);
     b.pass(0, 1), b.add(0, 2, 1);
   }
-  ASSERT_TRUE(a.add_to(path, kModel).ok());
-  ASSERT_TRUE(b.add_to(path, kModel).ok());
+  ASSERT_TRUE(add(path, a).ok());
+  ASSERT_TRUE(add(path, b).ok());
   const auto both = LearnedCounts::load(path, kModel, 1, 4);
   ASSERT_TRUE(both.ok());
   EXPECT_NEAR(both->rows(0), 20, 0.1);
@@ -110,31 +121,31 @@ TEST_F(LearnedFile, WhatSeveralEnginesCountedAddsUp) {
   EXPECT_NEAR(both->share(0, 2), 0.5, 0.01);
 }
 
-TEST_F(LearnedFile, OneEngineWritesAtATimeAndAKilledOneHoldsUpNobody) {
+TEST_F(LearnedFileTest, OneEngineWritesAtATimeAndAKilledOneHoldsUpNobody) {
   const std::string path = folder_ + "/counts";
   std::ofstream(path + ".new") << "half a file";  // of an engine that was killed
-  ASSERT_TRUE(some().add_to(path, kModel).ok());
+  ASSERT_TRUE(add(path, some()).ok());
   EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8)->encode(kModel), some().encode(kModel));
   const int other = ::open((path + ".new").c_str(), O_WRONLY | O_CREAT, 0600);
   ASSERT_EQ(::flock(other, LOCK_EX), 0);
-  EXPECT_EQ(some().add_to(path, kModel).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(add(path, some()).error().code, ErrorCode::kUnavailable);
   ::close(other);
-  ASSERT_TRUE(some().add_to(path, kModel).ok());
+  ASSERT_TRUE(add(path, some()).ok());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "no leavings";
 }
 
-TEST_F(LearnedFile, HostileContentsAreIgnored) {
+TEST_F(LearnedFileTest, HostileContentsAreIgnored) {
   const std::string good = some().encode(kModel);
-  ASSERT_TRUE(LearnedCounts::decode(good, kModel, 2, 8).ok());
-  EXPECT_FALSE(LearnedCounts::decode(good, kModel + 1, 2, 8).ok());
-  EXPECT_FALSE(LearnedCounts::decode(good, kModel, 3, 8).ok());
-  EXPECT_FALSE(LearnedCounts::decode(good, kModel, 2, 9).ok());
+  ASSERT_TRUE(decode(good, kModel, 2, 8).ok());
+  EXPECT_FALSE(decode(good, kModel + 1, 2, 8).ok());
+  EXPECT_FALSE(decode(good, kModel, 3, 8).ok());
+  EXPECT_FALSE(decode(good, kModel, 2, 9).ok());
   for (std::size_t n = 0; n < good.size(); ++n)
-    EXPECT_FALSE(LearnedCounts::decode(std::string_view(good).substr(0, n), kModel, 2, 8).ok()) << n;
+    EXPECT_FALSE(decode(std::string_view(good).substr(0, n), kModel, 2, 8).ok()) << n;
   for (std::size_t n = 0; n < good.size(); ++n) {
     std::string bad = good;
     bad[n] = static_cast<char>(bad[n] ^ 0x40);
-    EXPECT_FALSE(LearnedCounts::decode(bad, kModel, 2, 8).ok()) << n;
+    EXPECT_FALSE(decode(bad, kModel, 2, 8).ok()) << n;
   }
   // With a checksum that is right: numbers that are none.
   std::mt19937 random(11);
@@ -144,7 +155,7 @@ TEST_F(LearnedFile, HostileContentsAreIgnored) {
       bad[24 + random() % (bad.size() - 24)] = static_cast<char>(random() % 3 == 0 ? 0xff : random());
     const std::uint64_t sum = XXH3_64bits(bad.data(), bad.size());
     bad.append(reinterpret_cast<const char*>(&sum), 8);
-    const auto c = LearnedCounts::decode(bad, kModel, 2, 8);
+    const auto c = decode(bad, kModel, 2, 8);
     if (!c.ok()) continue;
     for (std::uint32_t l = 0; l < 2; ++l)
       for (std::uint32_t e = 0; e < 8; ++e) {

@@ -1,11 +1,16 @@
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <new>
+#include <numeric>
+#include <random>
 
 #include "rig.hpp"
+#include "services/loader/loader_stage.hpp"
 #include "services/loader/read_queue.hpp"
 
 namespace {
@@ -62,6 +67,53 @@ TEST(ReadQueueMemory, NothingIsAllocatedInSteadyState) {
   for (std::uint64_t i = 4; i < 40; ++i) round(i);
   EXPECT_EQ(allocations - before, 0u);
   std::free(memory);
+}
+
+long minor_faults() {
+  rusage use{};
+  ::getrusage(RUSAGE_THREAD, &use);
+  return use.ru_minflt;
+}
+
+/// The whole stage over touches with hits, misses and evictions, answers and sleeps, and saves of what it
+/// learned.
+TEST(LoaderMemory, NothingIsAllocatedAndNoPageIsNewInSteadyState) {
+  const ScratchDir state;
+  ::setenv(kLearnedVariable, (state.path + "/learned").c_str(), 1);
+  TinyModel model;
+  Rig rig(model, 12);
+  ASSERT_TRUE(rig.start().ok());
+  ::unsetenv(kLearnedVariable);
+  ASSERT_TRUE(rig.load_dense());
+  rig.desk(shm::StageId::kCompute)->waits_for.store(static_cast<std::uint32_t>(shm::WaitFor::kExpert));
+  ASSERT_TRUE(rig.until([&] { return rig.board()->slab_in_memory.load() == rig.at().plan.slab_bytes(); }));
+  const unsigned seed = std::random_device{}();
+  std::mt19937 rng(seed);
+  std::uint64_t in_loader = 0, touches = 0;
+  long faults = 0;
+  std::vector<std::uint32_t> experts(16);
+  std::iota(experts.begin(), experts.end(), 0);
+  const auto one = [&] {
+    std::shuffle(experts.begin(), experts.end(), rng);
+    rig.touch(static_cast<std::uint32_t>(touches++ % 3), {experts.begin(), experts.begin() + 4});
+    std::size_t answers = 0;
+    while (answers < 4) {
+      const std::uint64_t before = allocations;
+      const long faults_before = minor_faults();
+      if (!rig.loader().poll()) rig.loader().sleep(rig.context());
+      in_loader += allocations - before;
+      faults += minor_faults() - faults_before;
+      answers += rig.take().size();
+    }
+  };
+  for (int i = 0; i < 600; ++i) one();
+  in_loader = 0;
+  faults = 0;
+  const std::uint64_t reads = rig.count(stats::Counter::kReads);
+  for (int i = 0; i < 1200; ++i) one();
+  EXPECT_GT(rig.count(stats::Counter::kReads), reads + 1200) << "it misses";
+  EXPECT_EQ(in_loader, 0u) << "seed " << seed;
+  EXPECT_EQ(faults, 0) << "seed " << seed;
 }
 
 }  // namespace

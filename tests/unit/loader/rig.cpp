@@ -59,6 +59,7 @@ void* Rig::region(const std::string& name, std::uint64_t size) {
   WISP_CHECK(fd.ok());
   auto mapping = shm::Mapping::map(fd->get(), true);
   WISP_CHECK(mapping.ok());
+  shm::enter_in_page_table(mapping->data(), size, true);
   at_.mappings.push_back(std::make_shared<shm::Mapping>(std::move(*mapping)));
   return at_.mappings.back()->data();
 }
