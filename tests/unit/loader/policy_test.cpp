@@ -127,7 +127,7 @@ TEST(CachePolicy, PromptsTakeTheirShareAndNoMore) {
         replay(policy, l, draw(l, top_k + random() % experts), &evicted, CachePolicy::Rows::kPrompt);
     std::uint32_t gone = 0;
     for (const std::uint32_t key : before) gone += policy.slot_of(key) ? 0 : 1;
-    EXPECT_LE(gone, policy.most_passing()) << slots << " slots, " << layers << " layers of " << experts;
+    EXPECT_LE(gone, std::max(slots / 4, std::min(slots, 2 * top_k))) << slots << " slots, " << layers << " layers of " << experts;
     EXPECT_LE(policy.passing(), policy.most_passing());
     EXPECT_EQ(policy.residents(), slots);
     // Decoding is bound by nothing, and what it hits is its own from then on.
