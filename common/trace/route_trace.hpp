@@ -44,7 +44,7 @@ struct RouteLine {
   bool decode = false;
   std::uint32_t step = 0;  ///< the row's token
   std::uint32_t layer = 0;
-  std::uint32_t rank = 0;  ///< of the choice, 0 = the largest weight
+  std::uint32_t rank = 0;  ///< of the choice, 0 = the largest score (the weight's, where no bias chooses)
   std::uint32_t expert = 0;
   float weight = 0;
   bool resident = false;

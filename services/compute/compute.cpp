@@ -165,6 +165,7 @@ void ComputeStage::run_step(const Plan& plan) {
   bool completed = true;
   if (!valid_.empty()) completed = forward_->run(valid_, experts_, [&] { return all_cancelled(plan); });
   pool_.rest();
+  experts_.end_step();
   for (std::size_t i = 0, v = 0; i < sequences_.size(); ++i)
     if (sequences_[i].error.empty()) sequences_[i].error = valid_[v++].error;
   ctx_.desk()->add(Counter::kSteps);

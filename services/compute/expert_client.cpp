@@ -109,6 +109,13 @@ void ExpertClient::choices(std::span<const std::uint32_t> experts, std::span<con
     choices_.push_back({weights[i], static_cast<std::uint16_t>(experts[i]), 0});
 }
 
+void ExpertClient::end_step() {
+  if (!traced_) return;
+  to_loader_.ring_peer();
+  ctx_.wait(WaitFor::kRingSpace, shm::index(shm::EdgeId::kComputeLoader),
+            [&] { return to_loader_.in_ring() == 0; });
+}
+
 void ExpertClient::send_touch(std::uint32_t layer, bool decode, bool again) {
   ring::Message m;
   m.kind = ring::Kind::kTouch;

@@ -27,6 +27,9 @@ class ExpertClient final : public ExpertSource {
   /// Wakes a loader that was told of hits only, so that it sees their touches. For when there is no step to
   /// compute: until then it learns of them with the next need, or when half the ring is full of them.
   void wake_loader() { to_loader_.ring_peer(); }
+  /// Where a trace is recorded: waits until the loader has taken every touch, so that a token is in the file
+  /// before it is in the answer.
+  void end_step();
   /// stats::ticks() that were slept until an expert came.
   std::uint64_t slept_ticks() const { return slept_ticks_; }
 

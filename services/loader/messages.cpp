@@ -144,6 +144,7 @@ void LoaderStage::on_touch(const ring::Descriptor& d) {
   if (trace_) {
     take_choices(d);
     trace_->add({d.aux, layer, decode, members_, resident, rows_, choices_});
+    if (trace_->lost()) lose_trace();
   }
   ctx_.desk()->add(decode ? Counter::kDecodeAccesses : Counter::kPrefillAccesses, members_.size());
   ctx_.desk()->add(decode ? Counter::kDecodeHits : Counter::kPrefillHits, hits);

@@ -9,10 +9,6 @@
 
 namespace wisp::loader {
 
-namespace {
-constexpr std::size_t kFlushBytes = std::size_t{1} << 16;
-}
-
 Result<std::unique_ptr<TraceRecorder>> TraceRecorder::open(const std::string& path,
                                                            const trace::TraceModel& model,
                                                            std::span<const std::uint64_t> expert_bytes,
@@ -35,7 +31,7 @@ void TraceRecorder::add(const Touch& touch) {
   if (touch.layer == layer_) text_.append(trace::kTouchLine) += '\n';
   layer_ = touch.layer;
   touch.rows.empty() ? add_members(touch) : add_rows(touch);
-  if (text_.size() >= kFlushBytes) flush();
+  flush();
 }
 
 void TraceRecorder::add_rows(const Touch& t) {

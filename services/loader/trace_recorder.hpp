@@ -38,10 +38,11 @@ class TraceRecorder {
     std::span<const ring::TouchRow> rows;        ///< empty where the touch does not say
     std::span<const ring::TouchChoice> choices;  ///< [rows, top_k]
   };
+  /// It is in the file when this returns: who waits for the touch to be taken finds it there.
   void add(const Touch& touch);
   /// What the policy knows from here on is not in the file alone.
   void restart(std::string_view why);
-  /// Writes what was added. The first failure is a warning, and the end of the recording.
+  /// Writes what restart() added. The first failure is a warning, and the end of the recording.
   void flush();
   /// Whether it has ended early.
   bool lost() const { return !file_.valid(); }

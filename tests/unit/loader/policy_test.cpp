@@ -98,7 +98,8 @@ TEST(CachePolicy, NothingInsideTheSetGoesWhileSomethingElseIsThere) {
 TEST(CachePolicy, PromptsTakeTheirShareAndNoMore) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
-  std::mt19937 random(seed);
+  std::mt19937 engine(seed);
+  const auto random = [&] { return static_cast<std::uint32_t>(engine()); };
   for (int round = 0; round < 60; ++round) {
     const std::uint32_t layers = 1 + random() % 6, experts = 8 + random() % 40, top_k = 1 + random() % 4;
     const std::uint32_t slots = 2 + random() % (layers * experts - 1);
@@ -106,7 +107,7 @@ TEST(CachePolicy, PromptsTakeTheirShareAndNoMore) {
     const auto draw = [&](std::uint32_t layer, std::uint32_t n) {
       std::vector<std::uint32_t> all(experts);
       std::iota(all.begin(), all.end(), 0u);
-      std::shuffle(all.begin(), all.end(), random);
+      std::shuffle(all.begin(), all.end(), engine);
       all.resize(std::min(n, experts));
       return set_of(layer, all);
     };
@@ -127,7 +128,8 @@ TEST(CachePolicy, PromptsTakeTheirShareAndNoMore) {
         replay(policy, l, draw(l, top_k + random() % experts), &evicted, CachePolicy::Rows::kPrompt);
     std::uint32_t gone = 0;
     for (const std::uint32_t key : before) gone += policy.slot_of(key) ? 0 : 1;
-    EXPECT_LE(gone, policy.most_passing()) << slots << " slots, " << layers << " layers of " << experts;
+    EXPECT_LE(gone, std::max(slots / 4, std::min(slots, 2 * top_k)))
+        << slots << " slots, " << layers << " layers of " << experts;
     EXPECT_LE(policy.passing(), policy.most_passing());
     EXPECT_EQ(policy.residents(), slots);
     // Decoding is bound by nothing, and what it hits is its own from then on.

@@ -157,7 +157,9 @@ TEST(Plan, TheChunkIsTheOneThatReadsLeast) {
             << s.name << " " << percent << " %: " << plan->prompt_chunk << " against " << o.prompt_chunk;
       }
     }
-    EXPECT_TRUE(seen.contains(512)) << s.name;
+    // Experts of megabytes are worth a long chunk's buffers; the small model's own are smaller than its
+    // rows'.
+    EXPECT_TRUE(seen.contains(512) || s.stride < kMiB) << s.name;
   }
 }
 
