@@ -59,12 +59,12 @@ class ExpertClient final : public ExpertSource {
   ring::Consumer from_loader_;
   std::uint64_t step_ = 0;
   std::uint64_t slept_ticks_ = 0;
-  bool guesses_;
+  const bool traced_;                     ///< a trace is recorded
+  const bool guesses_;                    ///< the plan has slots for what is read ahead
   std::vector<ring::TouchMember> guess_;  ///< scratch
   std::vector<ring::TouchMember> set_;    ///< of the open touch; `needs` 1 while the answer is out
   std::vector<Leased> leased_;
   std::vector<ReadyExpert> batch_;
-  const bool traced_;
   std::span<const ring::TouchRow> rows_;    ///< of this step, if traced
   std::vector<ring::TouchChoice> choices_;  ///< [rows, top_k] of the next visit, if traced
   std::vector<std::byte> payload_;          ///< of a touch with choices
