@@ -120,7 +120,7 @@ std::array<int, 3> StageContext::wake_fds() const {
   return {bell(id_).fd(), p != nullptr ? p->control : -1, p != nullptr ? p->lifeline : -1};
 }
 
-void StageContext::sleep(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready,
+void StageContext::sleep(shm::WaitFor why, std::uint64_t detail, FunctionRef<bool()> ready,
                          std::vector<pollfd>* extra, std::uint64_t timeout_ns) {
   const std::uint64_t deadline = timeout_ns == ~0ULL ? ~0ULL : shm::monotonic_now() + timeout_ns;
   // On the stack: a stage sleeps many times a token.
@@ -138,7 +138,7 @@ void StageContext::sleep(shm::WaitFor why, std::uint64_t detail, const std::func
   if (fds[1].revents != 0 || fds[2].revents != 0) poll_control();
 }
 
-bool StageContext::spin(std::uint64_t ns, const std::function<bool()>& ready) {
+bool StageContext::spin(std::uint64_t ns, FunctionRef<bool()> ready) {
   constexpr int kLooks = 16;
   const std::uint64_t end = shm::monotonic_now() + ns;
   do {
@@ -151,7 +151,7 @@ bool StageContext::spin(std::uint64_t ns, const std::function<bool()>& ready) {
   return false;
 }
 
-void StageContext::wait(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready) {
+void StageContext::wait(shm::WaitFor why, std::uint64_t detail, FunctionRef<bool()> ready) {
   while (!ready()) sleep(why, detail, ready);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.hpp"
 #include "base/result.hpp"
 #include "plan/run_plan.hpp"
 #include "ring/doorbell.hpp"
@@ -72,14 +73,14 @@ class StageContext {
   /// Sleeps until `ready()`; names what it waits for in the desk. `extra` descriptors and `timeout_ns` (of
   /// monotonic time, ~0 = none) wake it too. Returns after at most one sleep if neither holds: the caller
   /// looks again. Control messages and the launcher's death are handled inside.
-  void sleep(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready,
+  void sleep(shm::WaitFor why, std::uint64_t detail, FunctionRef<bool()> ready,
              std::vector<pollfd>* extra = nullptr, std::uint64_t timeout_ns = ~0ULL);
   /// Looks for `ready()` for `ns` before the caller sleeps; true as soon as it holds. Waking a thread that
   /// sleeps takes up to tens of microseconds, so who expects work at once looks for it first. Between looks
   /// the core is offered to others: whoever makes the work may need it.
-  static bool spin(std::uint64_t ns, const std::function<bool()>& ready);
+  static bool spin(std::uint64_t ns, FunctionRef<bool()> ready);
   /// Loops on sleep() until `ready()`.
-  void wait(shm::WaitFor why, std::uint64_t detail, const std::function<bool()>& ready);
+  void wait(shm::WaitFor why, std::uint64_t detail, FunctionRef<bool()> ready);
 
   /// Handles what the control socket holds (crash points, log level); never blocks. Ends the process when the
   /// launcher is gone.

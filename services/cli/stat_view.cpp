@@ -220,9 +220,14 @@ Json stat_json(const RunState& state) {
   for (shm::StageId s : shm::kRunningStages) j["stages"].push_back(stage_json(state, s));
   j["slots"] = slots_json(state);
   j["experts"] = plan.expert_extents;
+  const auto& board = *shm::extra_of<shm::LoaderBoard>(&state.desk(shm::StageId::kLoader));
   j["memory"] = {{"now_bytes", life.ram_now_bytes.load(memory_order_relaxed)},
                  {"peak_bytes", life.ram_peak_bytes.load(memory_order_relaxed)},
-                 {"budget_bytes", plan.ram_budget}};
+                 {"budget_bytes", plan.ram_budget},
+                 {"slab_bytes", plan.slab_bytes()},
+                 {"slab_in_memory", board.slab_in_memory.load(memory_order_relaxed)},
+                 {"huge_page_bytes", board.huge_bytes.load(memory_order_relaxed)},
+                 {"locked", board.locked.load(memory_order_relaxed) != 0}};
   j["kv"] = {{"tokens", plan.ctx}, {"format", name_of(plan.kv_format)}, {"bytes", plan.kv_bytes()}};
   j["requests"] = Json::array();
   for (std::uint32_t i = 0; i < state.journal().records; ++i)

@@ -49,22 +49,21 @@ std::optional<std::uint32_t> LoaderStage::take_slot() {
 
 /// Sees to it that memory backs `slot` before the drive writes there. False: it does not suffice.
 bool LoaderStage::bring(std::uint32_t slot) {
-  const Status s = memory_.ensure(slot * dir_->stride, dir_->stride);
-  if (!s.ok()) lose_slots(s.error());
+  const std::uint64_t at = slot * dir_->stride;
+  const Status s = memory_->ensure(at, dir_->stride);
+  if (!s.ok()) lose_slots(at, s.error());
   return s.ok();
 }
 
-/// Memory has run out: what the slab has got is all there will be.
-void LoaderStage::lose_slots(const Error& why) {
-  const std::uint64_t there = memory_.cut();
-  std::uint32_t lost = 0;
+/// Memory has run out behind byte `there` of the slab: no slot is free there any more.
+void LoaderStage::lose_slots(std::uint64_t there, const Error& why) {
   for (std::uint32_t s = 0; s < dir_->slots; ++s) {
     if ((s + std::uint64_t{1}) * dir_->stride <= there || slots_[s].state != State::kFree) continue;
     slots_[s].state = State::kAbsent;
     policy_.withdraw(s);
-    ++lost;
   }
-  const std::uint32_t left = dir_->slots - lost;
+  const auto left = static_cast<std::uint32_t>(std::count_if(
+      slots_.begin(), slots_.end(), [](const Slot& s) { return s.state != State::kAbsent && !s.staging; }));
   if (left < std::min<std::uint32_t>(2, manifest_.spec.expert_count()))
     ctx_.give_up(Error(why).within("slab"));
   spdlog::warn("slab: {}; this run goes on with {} of {} slots", why.text, left, dir_->slots);

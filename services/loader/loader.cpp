@@ -14,6 +14,8 @@ using service::StageContext;
 using shm::StageId;
 
 namespace {
+// Nobody waits for one of the dense reads: as many as bridge the time in which this process does not run.
+constexpr std::uint64_t kDenseDepth = std::uint64_t{16} << 20;
 // A lease that is waited for ends with a ring, unless its reader dropped the answer without leasing; then
 // time does.
 constexpr std::uint64_t kLookAgainNs = 10'000'000;
@@ -156,7 +158,8 @@ Status LoaderStage::start(LoaderParts parts) {
   rebuild();
   begin_learning();
   begin_drive(parts);
-  memory_ = ResidentMemory(dense, slab);
+  if (dense_) queue_->set_depth(kDenseDepth);
+  memory_.emplace(dense, slab);
   board()->waits_for_lease.store(0, std::memory_order_seq_cst);
   board()->backend.store(static_cast<std::uint32_t>(backend_->kind()), std::memory_order_relaxed);
   board()->direct.store(direct ? 1 : 0, std::memory_order_relaxed);
@@ -167,6 +170,7 @@ Status LoaderStage::start(LoaderParts parts) {
   spdlog::info("loader epoch {}: {} slots of {} bytes, {} experts resident, {} slots draining, {} reads",
                ctx_.epoch(), dir_->slots, dir_->stride, policy_.residents(), draining_.size(),
                direct ? "direct" : "buffered");
+  memory_->begin(board()->slab_in_memory, [bell = ctx_.bell(StageId::kLoader)]() mutable { bell.ring(); });
   return {};
 }
 
@@ -190,7 +194,8 @@ bool LoaderStage::poll() {
   // Before any checksum is computed: the drive has work while we do.
   worked |= queue_->pump();
   worked |= step_done();
-  if (!worked) worked = step_memory() || pin_slab();
+  worked |= step_memory();
+  if (!worked) worked = pin_slab();
   board()->reads_in_flight.store(queue_->in_flight(), std::memory_order_relaxed);
   return worked;
 }
@@ -201,34 +206,26 @@ bool LoaderStage::step_dense() {
   if (!worked.ok()) ctx_.give_up(worked.error());
   if (!dense_->finished()) return *worked;
   dense_.reset();
+  queue_->set_depth(drive_.depth);
   dir_->dense_ready.store(1, std::memory_order_seq_cst);
   spdlog::info("dense weights are in memory and checked, {} bytes", manifest_.dense_bytes);
   ctx_.bell(StageId::kCompute).ring();
   return true;
 }
 
-/// Populating takes a core: it is done where compute leaves one idle.
-bool LoaderStage::may_populate() const {
-  if (!memory_.has_work()) return false;
-  const shm::Desk* compute = ctx_.peer(StageId::kCompute);
-  return dense_ || queue_->in_flight() > 0 || compute->attached_epoch.load(std::memory_order_relaxed) == 0 ||
-         compute->waits_for.load(std::memory_order_relaxed) !=
-             static_cast<std::uint32_t>(shm::WaitFor::kNothing);
-}
-
+/// Looks at what the thread that brings memory has come to, once.
 bool LoaderStage::step_memory() {
-  if (!may_populate()) return false;
-  if (Status s = memory_.step(); !s.ok()) {
-    if (!memory_.dense_there()) ctx_.give_up(std::move(s).error().within("dense weights"));
-    lose_slots(s.error());
+  if (memory_ended_ || !memory_->ended()) return false;
+  memory_ended_ = true;
+  if (const auto& why = memory_->failure()) {
+    if (!memory_->dense_there()) ctx_.give_up(Error(*why).within("dense weights"));
+    lose_slots(memory_->slab_reached(), *why);
   }
-  board()->slab_in_memory.store(memory_.slab_reached(), std::memory_order_release);
-  if (memory_.has_work()) return true;
-  const std::uint64_t huge = memory_.huge();
+  const std::uint64_t huge = memory_->huge();
   board()->huge_bytes.store(huge, std::memory_order_relaxed);
-  board()->locked.store(memory_.all_locked() ? 1 : 0, std::memory_order_relaxed);
+  board()->locked.store(memory_->all_locked() ? 1 : 0, std::memory_order_relaxed);
   spdlog::info("dense weights and slab are in memory: {} bytes, {} of them locked, {} in huge pages",
-               manifest_.dense_bytes + memory_.slab_reached(), memory_.locked(), huge);
+               manifest_.dense_bytes + memory_->slab_reached(), memory_->locked(), huge);
   return true;
 }
 
@@ -259,9 +256,10 @@ bool LoaderStage::step_done() {
 
 bool LoaderStage::has_work() {
   if (accepts_input() && !input_.empty()) return true;
-  if (queue_->has_done() || backend_->ready() || may_populate()) return true;
+  if (queue_->has_done() || backend_->ready()) return true;
+  if (!memory_ended_ && memory_->ended()) return true;
   if (may_probe() || (!bursts_.slots.empty() && queue_->idle())) return true;
-  if (drive_.pin && !memory_.has_work() && queue_->idle()) return true;
+  if (drive_.pin && memory_ended_ && queue_->idle()) return true;
   if (dense_ && dense_->has_work(*queue_)) return true;
   if (!answers_.empty() && output_.has_space(answers_.front().text.size())) return true;
   if (ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire) != compute_epoch_)
@@ -296,7 +294,7 @@ void LoaderStage::sleep(StageContext& ctx) {
     why = WaitFor::kTombstone;
     detail = entry(draining_.front()).fill_epoch.load(std::memory_order_relaxed);
   }
-  if (lease_wait_ || blocked_ == Blocked::kByOthers || memory_.has_work()) timeout = kLookAgainNs;
+  if (lease_wait_ || blocked_ == Blocked::kByOthers) timeout = kLookAgainNs;
   if (probe_) timeout = std::min(timeout, kLookForIdleNs);
   wakers_.assign(1, {backend_->poll_fd(), POLLIN, 0});
   ctx.sleep(

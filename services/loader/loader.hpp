@@ -31,7 +31,8 @@ struct LoaderParts {
 };
 
 /// The stage. The only writer of `slab`, `dense`, `slabdir` and its desk. All its tables are derived: a
-/// successor rebuilds them from the slot words, and compute repeats the open touch. One thread.
+/// successor rebuilds them from the slot words, and compute repeats the open touch. One thread, but for the
+/// one that brings memory.
 ///
 /// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases ·
 /// drain.cpp what a dead loader left · learn.cpp what outlives the run · prefetch.cpp guesses ·
@@ -86,7 +87,6 @@ class LoaderStage : public service::Stage {
   Status start(LoaderParts parts);
   bool step_dense();
   bool step_done();
-  bool may_populate() const;
   bool step_memory();
   std::uint32_t drives() const {
     return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(drives_.size()));
@@ -155,7 +155,7 @@ class LoaderStage : public service::Stage {
   // evict.cpp
   std::optional<std::uint32_t> take_slot();
   bool bring(std::uint32_t slot);
-  void lose_slots(const Error& why);
+  void lose_slots(std::uint64_t there, const Error& why);
   bool evict(std::uint32_t slot);
   void look_at_answers();
   Reader reader_of(std::uint32_t slot) const;
@@ -187,8 +187,9 @@ class LoaderStage : public service::Stage {
   std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   std::optional<LearnedCounts> learned_;  // since the last save; none where it is off
-  ResidentMemory memory_;
   std::optional<LearnedFile> learned_file_;
+  std::optional<ResidentMemory> memory_;
+  bool memory_ended_ = false;             // and it was looked at
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
   std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
@@ -203,13 +204,13 @@ class LoaderStage : public service::Stage {
   std::vector<pollfd> wakers_;  // scratch of sleep()
   struct {
     std::string file, identity;
+    std::uint64_t depth = ReadQueue::kDepthBytes;
     bool pin = false;          // the slab is to be registered, or more of it
     std::uint64_t pinned = 0;  // bytes of it
   } drive_;
   std::optional<DriveProbe> probe_;  // until the drive's figure is known
   struct {
     std::vector<std::uint32_t> slots, free;  // taken for it; those of them that no read goes to
-    std::uint64_t depth = 0;                 // of the queue before
     std::uint64_t requested = 0, arrived = 0, first = 0, first_ns = 0;  // of the burst at hand
     std::uint64_t at = 0;
     std::uint32_t in_flight = 0;

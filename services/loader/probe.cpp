@@ -40,6 +40,7 @@ void LoaderStage::begin_drive(const LoaderParts& parts) {
 }
 
 void LoaderStage::use_figure(const DriveFigure& figure, const char* how) {
+  drive_.depth = figure.depth;
   queue_->set_depth(figure.depth);
   drive_.pin = figure.pinned;
   spdlog::info("drive {}: {} bytes in flight, {} ({}, {:.2f} GB/s)", drive_.identity, figure.depth,
@@ -48,7 +49,7 @@ void LoaderStage::use_figure(const DriveFigure& figure, const char* how) {
 
 /// The slab is registered piece by piece, once it is in memory.
 bool LoaderStage::pin_slab() {
-  if (!drive_.pin || memory_.has_work() || !queue_->idle()) return false;
+  if (!drive_.pin || !memory_ended_ || !queue_->idle()) return false;
   const std::uint64_t before = drive_.pinned;
   drive_.pinned = backend_->pin(before + 1);
   drive_.pin = drive_.pinned > before && drive_.pinned < ctx_.plan().slab_bytes();
@@ -58,7 +59,7 @@ bool LoaderStage::pin_slab() {
 /// Whether the drive has nothing to do, and will not for a moment.
 bool LoaderStage::drive_is_idle() const {
   const shm::Desk* compute = ctx_.peer(StageId::kCompute);
-  return !dense_ && !memory_.has_work() && warm_.empty() && wants_.empty() && input_.empty() &&
+  return !dense_ && memory_ended_ && warm_.empty() && wants_.empty() && input_.empty() &&
          compute->attached_epoch.load(std::memory_order_acquire) != 0 &&
          compute->waits_for.load(std::memory_order_relaxed) ==
              static_cast<std::uint32_t>(shm::WaitFor::kWork);
@@ -93,7 +94,6 @@ bool LoaderStage::probe() {
 }
 
 void LoaderStage::take_probe_slots() {
-  bursts_.depth = queue_->depth();
   const std::uint64_t most =
       std::clamp<std::uint64_t>((std::uint64_t{8} << 20) / dir_->stride + 2, 2, kMaxReads);
   while (bursts_.slots.size() < most) {
@@ -123,7 +123,7 @@ void LoaderStage::free_probe_slots() {
   }
   bursts_.free.clear();
   if (!bursts_.slots.empty()) return;
-  queue_->set_depth(bursts_.depth);
+  queue_->set_depth(drive_.depth);
   if (!drive_.pin && drive_.pinned == 0) backend_->pin(0);
 }
 

@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -10,34 +12,53 @@
 
 namespace wisp::loader {
 
+namespace {
+/// Whoever computes or reads goes first.
+constexpr int kNice = 19;
+using Access = shm::Population::Access;
+}  // namespace
+
 ResidentMemory::ResidentMemory(std::span<std::byte> dense, std::span<std::byte> slab)
-    : dense_(dense, shm::Population::Access::kWrite),
-      slab_(slab, shm::Population::Access::kWrite),
+    : dense_(dense, Access::kWrite),
+      slab_(slab, Access::kWrite),
+      early_(slab, Access::kWrite),
       planned_(dense.size() + slab.size()) {
   shm::advise_huge_pages(dense);
   shm::advise_huge_pages(slab);
 }
 
-Status ResidentMemory::step() {
-  if (!dense_.finished()) return step(dense_);
-  if (!slab_.finished()) return step(slab_);
-  return {};
+void ResidentMemory::begin(std::atomic<std::uint64_t>& reached, std::function<void()> ended) {
+  thread_ = std::jthread([this, &reached, ended = std::move(ended)] {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
+    run(reached);
+    ended_.store(true, std::memory_order_release);
+    ended();
+  });
 }
 
-Status ResidentMemory::step(shm::Population& part) {
+void ResidentMemory::run(std::atomic<std::uint64_t>& reached) {
+  while (!dense_.finished())
+    if (!bring(dense_)) return;
+  while (!slab_.finished()) {
+    const bool whole = bring(slab_);
+    reached_.store(slab_.reached(), std::memory_order_release);
+    reached.store(slab_.reached(), std::memory_order_release);
+    if (!whole) return;
+  }
+}
+
+/// The next piece. False where there is none, or the stage ends.
+bool ResidentMemory::bring(shm::Population& part) {
+  if (stop_.load(std::memory_order_relaxed)) return false;
   const std::uint64_t from = part.reached();
-  WISP_TRY(part.step());
+  Status s = part.step();
   lock(part.memory().subspan(from, part.reached() - from));
-  return {};
-}
-
-std::uint64_t ResidentMemory::cut() {
-  slab_.cut();
-  return slab_.size();
+  if (!s.ok()) failure_ = std::move(s).error();
+  return !failure_;
 }
 
 void ResidentMemory::lock(std::span<const std::byte> piece) {
-  if (!locking_) return;
+  if (!locking_ || piece.empty()) return;
   if (::mlock(piece.data(), piece.size()) == 0) {
     locked_ += piece.size();
     return;
@@ -48,6 +69,11 @@ void ResidentMemory::lock(std::span<const std::byte> piece) {
       "swap "
       "the rest out. {}",
       locked_, planned_, std::strerror(errno), memlock_advice(planned_));
+}
+
+Status ResidentMemory::ensure(std::uint64_t from, std::uint64_t bytes) {
+  if (from + bytes <= reached_.load(std::memory_order_acquire)) return {};
+  return early_.ensure(from, bytes);
 }
 
 std::uint64_t ResidentMemory::huge() const {

@@ -1,43 +1,57 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
+#include <thread>
 
 #include "shm/population.hpp"
 
 namespace wisp::loader {
 
 /// The dense weights and the slab, brought into memory and locked there: piece by piece from the front, the
-/// dense part first, while nobody waits for the loader. What is used before its turn is brought by ensure().
+/// dense part first, by a thread of low priority beside the one that reads. What is used before its turn is
+/// brought by ensure(). All but that thread's work belongs to the stage's thread.
 class ResidentMemory {
  public:
-  ResidentMemory() = default;
   ResidentMemory(std::span<std::byte> dense, std::span<std::byte> slab);
+  ~ResidentMemory() { stop_.store(true, std::memory_order_relaxed); }
+  ResidentMemory(const ResidentMemory&) = delete;
+  ResidentMemory& operator=(const ResidentMemory&) = delete;
 
-  bool has_work() const { return !dense_.finished() || !slab_.finished(); }
-  /// One more piece. Refusal to lock is said in the log once, with the numbers, and ends the locking alone.
-  /// Errors: kExhausted where memory is not there; for the slab, cut() ends it.
-  Status step();
-  /// `bytes` of the slab from `from` on, now. Errors: kExhausted.
-  Status ensure(std::uint64_t from, std::uint64_t bytes) { return slab_.ensure(from, bytes); }
-  /// There is no more: the slab ends where it is. Bytes that it has.
-  std::uint64_t cut();
-
-  bool dense_there() const { return dense_.finished(); }
-  std::uint64_t slab_reached() const { return slab_.reached(); }
-  std::uint64_t locked() const { return locked_; }
-  bool all_locked() const { return !has_work() && locking_; }
+  /// Begins. `reached` follows the bytes of the slab that are there; `ended` is called, by the thread, at the
+  /// end. Refusal to lock is said in the log once, with the numbers, and ends the locking alone.
+  void begin(std::atomic<std::uint64_t>& reached, std::function<void()> ended);
+  /// Nothing more will come. failure() says whether that is because memory is not there.
+  bool ended() const { return ended_.load(std::memory_order_acquire); }
+  /// After the end. kExhausted.
+  const std::optional<Error>& failure() const { return failure_; }
+  bool dense_there() const { return dense_.finished(); }          ///< after the end
+  std::uint64_t slab_reached() const { return slab_.reached(); }  ///< after the end
+  std::uint64_t locked() const { return locked_; }                ///< after the end
+  bool all_locked() const { return locked_ == planned_; }         ///< after the end
   /// Bytes that lie in huge pages. Reads a file of the kernel.
   std::uint64_t huge() const;
 
+  /// `bytes` of the slab from `from` on, now. Errors: kExhausted.
+  Status ensure(std::uint64_t from, std::uint64_t bytes);
+
  private:
-  Status step(shm::Population& part);
+  void run(std::atomic<std::uint64_t>& reached);
+  bool bring(shm::Population& part);
   void lock(std::span<const std::byte> piece);
 
-  shm::Population dense_, slab_;
+  shm::Population dense_, slab_;  // of the thread
+  shm::Population early_;         // the slab once more, of the stage
   std::uint64_t planned_ = 0;
   std::uint64_t locked_ = 0;
   bool locking_ = true;
+  std::optional<Error> failure_;
+  std::atomic<std::uint64_t> reached_{0};
+  std::atomic<bool> stop_{false}, ended_{false};
+  std::jthread thread_;  // last: it ends before what it uses
 };
 
 }  // namespace wisp::loader

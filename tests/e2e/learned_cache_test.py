@@ -3,9 +3,10 @@ import json
 import os
 import shutil
 import stat
+import time
 import unittest
 
-from wisp_e2e import EXPERTS, STRIDE, Server, main, model, run_json, temp, wisp
+from wisp_e2e import EXPERTS, STRIDE, WATCHDOG, Server, main, model, pids_below, run_json, temp, wisp
 
 PROMPT = ",".join(str(7 * i % 4093) for i in range(1, 60))
 FEW = ["--ids", PROMPT, "-n", 24, "--ignore-eos", "--experts-ram", EXPERTS // 2 * STRIDE]
@@ -80,6 +81,31 @@ class LearnedCache(unittest.TestCase):
         self.assertEqual(len(before), 1)
         run_json(model(), *FEW, "--no-learned-cache", env=self.env)
         run_json(model(), *FEW, "--trace", temp("cold.csv"), env=self.env)
+        self.assertEqual(tree(self.state), before)
+
+    def test_the_drive_is_probed_in_idle_time_and_never_with_a_flag(self):
+        file = os.path.join(self.state, "wisp", "drives.json")
+
+        def told(server):
+            """The file that the loader was told of."""
+            (pid,) = pids_below(server.process.pid, "wisp-loader")
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                (value,) = [v[12:] for v in f.read().split(b"\0") if v.startswith(b"WISP_DRIVES=")]
+            return value.decode()
+
+        for flag in ("--no-drive-probe", "--no-learned-cache"):
+            with self.subTest(flag=flag), Server(model(), flag, env=self.env) as server:
+                self.assertEqual(told(server), "")
+        with Server(model(), env=self.env) as server:
+            self.assertEqual(told(server), file)
+            end = time.monotonic() + WATCHDOG
+            while not os.path.exists(file):
+                self.assertLess(time.monotonic(), end)
+        with open(file) as f:
+            (sizes,) = json.load(f).values()
+        self.assertEqual(list(sizes), [str(STRIDE)])
+        before = tree(self.state)
+        run_json(model(), *FEW, "--no-drive-probe", "--no-learned-cache", env=self.env)
         self.assertEqual(tree(self.state), before)
 
     def test_answers_are_the_same_whatever_the_file_says(self):

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "service/fds.hpp"
+#include "shm/population.hpp"
 #include "slab/slot_word.hpp"
 #include "toy_run.hpp"
 
@@ -58,7 +59,13 @@ TEST(Regions, HaveTheSizesOfThePlan) {
     EXPECT_EQ(r->desk(s)->region.run_id, 42u);
     sum += size[fds::desk(s)];
   }
-  EXPECT_GE(r->allocated(), sum + plan.slab_bytes()) << "every byte is backed by memory";
+  EXPECT_GE(r->allocated(), sum + size[fds::kJournal]) << "backed by memory";
+  for (const Grant& g : r->grants({StageId::kLoader})) {
+    if (g.number != fds::kSlab && g.number != fds::kDense) continue;
+    struct stat st {};
+    ASSERT_EQ(::fstat(g.fd, &st), 0);
+    EXPECT_EQ(st.st_blocks == 0, shm::can_populate()) << "their memory is the loader's to take";
+  }
 }
 
 TEST(Regions, EachStageGetsOnlyWhatItMayHave) {
