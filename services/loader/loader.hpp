@@ -168,7 +168,7 @@ class LoaderStage : public service::Stage {
   std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   std::optional<ResidentMemory> memory_;
-  bool memory_ended_ = false;  // and it was looked at
+  bool memory_ended_ = false, memory_settled_ = false;  // and it was looked at
   std::optional<LearnedCounts> learned_;  // none where it is off
   StateFile learned_file_;
   bool learned_kept_ = false;  // the file was there, or has been written
