@@ -228,7 +228,8 @@ RunFigures Pipeline::figures() const {
   const auto state = RunState::open(session_->ready().run_dir);
   if (state.ok()) {
     // A loader that is stopped or gone never catches up: then its figures are what they are.
-    for (int i = 0; i < kFigureLooks && !state->touches_counted(); ++i) std::this_thread::sleep_for(kFigureLook);
+    for (int i = 0; i < kFigureLooks && !state->touches_counted(); ++i)
+      std::this_thread::sleep_for(kFigureLook);
     return figures_of(*state);
   }
   console_.notice("the run's counters are gone: " + state.error().text);

@@ -31,8 +31,8 @@ class RunState {
   const shm::Journal& journal() const { return *static_cast<const shm::Journal*>(journal_.data()); }
 
   std::uint64_t counter(shm::StageId s, stats::Counter c) const { return desk(s).get(c); }
-  /// Whether the loader has counted every touch that compute has sent. It learns of hits late: a touch of hits
-  /// alone wakes nobody.
+  /// Whether the loader has counted every touch that compute has sent. It learns of hits late: a touch of
+  /// hits alone wakes nobody.
   bool touches_counted() const;
   /// Why the run has been given up; nothing where it has not.
   std::optional<std::string> given_up() const;

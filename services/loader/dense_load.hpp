@@ -24,8 +24,8 @@ class DenseLoad {
  public:
   DenseLoad(const model::Manifest& manifest, ModelFile file, std::byte* dense);
 
-  /// Starts reads while the queue has room, or sums up to 2 MiB of what has arrived. True if it did something.
-  /// Errors: kCorrupt names the tensor whose checksum is wrong.
+  /// Starts reads while the queue has room, or sums up to 2 MiB of what has arrived. True if it did
+  /// something. Errors: kCorrupt names the tensor whose checksum is wrong.
   Result<bool> step(ReadQueue& queue);
   /// Takes the end of one of its reads. Errors: kIo.
   Status on_done(ExtentDone done);
@@ -47,8 +47,8 @@ class DenseLoad {
   std::vector<std::pair<std::string, model::DenseTensor>> tensors_;  // as they lie in the file
   std::vector<bool> arrived_;                                        // [parts]
   std::uint64_t requested_ = 0;
-  std::uint64_t front_ = 0;  // all below it has arrived
-  std::size_t next_ = 0;     // tensor being summed
+  std::uint64_t front_ = 0;   // all below it has arrived
+  std::size_t next_ = 0;      // tensor being summed
   std::uint64_t summed_ = 0;  // bytes of it
   std::unique_ptr<XXH3_state_s, FreeState> state_;
 };

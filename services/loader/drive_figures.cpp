@@ -37,9 +37,8 @@ Result<Json> read_all(const std::string& path) {
 
 std::string drive_identity(std::uint64_t device, const std::string& sys) {
   std::error_code error;
-  fs::path disk = fs::canonical(sys + "/dev/block/" + std::to_string(major(device)) + ":" +
-                                    std::to_string(minor(device)),
-                                error);
+  fs::path disk = fs::canonical(
+      sys + "/dev/block/" + std::to_string(major(device)) + ":" + std::to_string(minor(device)), error);
   if (error) return "";
   if (fs::exists(disk / "partition", error)) disk = disk.parent_path();
   std::string identity;

@@ -15,8 +15,8 @@ struct DriveFigure {
 };
 
 /// A name of the drive behind `device` (st_dev) that it keeps over restarts and other places in the machine:
-/// model, serial number, world-wide name and size of the whole disk, as sysfs has them; of a device mapper its
-/// uuid, of a loop device its file. Empty where the kernel names no disk (overlay, btrfs, network).
+/// model, serial number, world-wide name and size of the whole disk, as sysfs has them; of a device mapper
+/// its uuid, of a loop device its file. Empty where the kernel names no disk (overlay, btrfs, network).
 /// `sys`: where sysfs is; tests put a made-up tree there.
 std::string drive_identity(std::uint64_t device, const std::string& sys = "/sys");
 /// The same of several drives that one expert is read from.
@@ -26,8 +26,10 @@ std::string drive_identity(const std::vector<std::uint64_t>& devices, const std:
 std::string drive_figures_path();
 
 /// Errors: kNotFound where the file or its entry is missing; else what is wrong with it.
-Result<DriveFigure> load_drive_figure(const std::string& path, const std::string& identity, std::uint64_t stride);
-/// Adds or replaces one entry; others stay, of a file that cannot be read none. Errors: as StateFile::replace().
+Result<DriveFigure> load_drive_figure(const std::string& path, const std::string& identity,
+                                      std::uint64_t stride);
+/// Adds or replaces one entry; others stay, of a file that cannot be read none. Errors: as
+/// StateFile::replace().
 Status save_drive_figure(const std::string& path, const std::string& identity, std::uint64_t stride,
                          const DriveFigure& figure);
 

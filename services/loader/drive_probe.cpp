@@ -53,7 +53,8 @@ DriveProbe::Setting DriveProbe::setting() const {
 
 void DriveProbe::burst(std::uint64_t bytes, std::uint64_t ns) {
   WISP_CHECK(!figure_);
-  candidates_[at_].rates.push_back(static_cast<double>(bytes) * 1e9 / static_cast<double>(std::max<std::uint64_t>(1, ns)));
+  candidates_[at_].rates.push_back(static_cast<double>(bytes) * 1e9 /
+                                   static_cast<double>(std::max<std::uint64_t>(1, ns)));
   spent_ns_ += ns;
   if (++at_ < candidates_.size()) return;
   at_ = 0;

@@ -64,7 +64,8 @@ void LoaderStage::lose_slots(std::uint64_t there, const Error& why) {
   }
   const auto left = static_cast<std::uint32_t>(
       std::count_if(slots_.begin(), slots_.end(), [](const Slot& s) { return s.state != State::kAbsent; }));
-  if (left < std::min<std::uint32_t>(2, manifest_.spec.expert_count())) ctx_.give_up(Error(why).within("slab"));
+  if (left < std::min<std::uint32_t>(2, manifest_.spec.expert_count()))
+    ctx_.give_up(Error(why).within("slab"));
   spdlog::warn("slab: {}; this run goes on with {} of {} slots", why.text, left, dir_->slots);
 }
 

@@ -53,8 +53,8 @@ class IoBackend {
   /// Readable when there are completions.
   virtual int poll_fd() const = 0;
   /// Pins the slab from its front for reads, at least up to `bytes`; 0 lets go of all of it (reads in
-  /// flight keep theirs). Returns the bytes that are pinned; fewer than asked for where the kernel refuses, which is
-  /// said in the log once. A piece of 64 MiB takes a few ms.
+  /// flight keep theirs). Returns the bytes that are pinned; fewer than asked for where the kernel refuses,
+  /// which is said in the log once. A piece of 64 MiB takes a few ms.
   virtual std::uint64_t pin(std::uint64_t bytes) {
     (void)bytes;
     return 0;

@@ -35,7 +35,8 @@ struct LoaderParts {
 /// one that brings memory.
 ///
 /// loader.cpp start and loop · messages.cpp edges 5 and 6 · fill.cpp reads · evict.cpp slots and leases ·
-/// drain.cpp what a dead loader left · learn.cpp what outlives the run · probe.cpp how the drive is read best.
+/// drain.cpp what a dead loader left · learn.cpp what outlives the run · probe.cpp how the drive is read
+/// best.
 class LoaderStage : public service::Stage {
  public:
   /// Checks the model against the plan, takes the slots over and opens the backend. `ctx` outlives the stage.
@@ -169,9 +170,9 @@ class LoaderStage : public service::Stage {
   std::optional<ReadQueue> queue_;
   std::optional<ResidentMemory> memory_;
   bool memory_ended_ = false, memory_settled_ = false;  // and it was looked at
-  std::optional<LearnedCounts> learned_;  // none where it is off
+  std::optional<LearnedCounts> learned_;                // none where it is off
   StateFile learned_file_;
-  bool learned_kept_ = false;  // the file was there, or has been written
+  bool learned_kept_ = false;             // the file was there, or has been written
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
   std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
@@ -179,8 +180,8 @@ class LoaderStage : public service::Stage {
   std::vector<ring::TouchMember> members_;  // of the touch at hand, scratch
   std::vector<CachePolicy::Member> set_;    // the same for the policy
   std::vector<Slot> slots_;
-  Fifo<Want> wants_;      // in set order, touch after touch
-  Fifo<Answer> answers_;  // edge 6 was full
+  Fifo<Want> wants_;            // in set order, touch after touch
+  Fifo<Answer> answers_;        // edge 6 was full
   std::vector<pollfd> wakers_;  // scratch of sleep()
   struct {
     std::string file, identity;

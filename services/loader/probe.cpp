@@ -61,17 +61,19 @@ bool LoaderStage::drive_is_idle() const {
   const shm::Desk* compute = ctx_.peer(StageId::kCompute);
   return !dense_ && memory_ended_ && warm_.empty() && wants_.empty() && input_.empty() &&
          compute->attached_epoch.load(std::memory_order_acquire) != 0 &&
-         compute->waits_for.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(shm::WaitFor::kWork);
+         compute->waits_for.load(std::memory_order_relaxed) ==
+             static_cast<std::uint32_t>(shm::WaitFor::kWork);
 }
 
 bool LoaderStage::may_probe() const {
   return probe_ && bursts_.slots.empty() && queue_->idle() && drive_is_idle() &&
-         shm::monotonic_now() - ctx_.peer(StageId::kCompute)->waits_since_ns.load(std::memory_order_relaxed) >=
+         shm::monotonic_now() -
+                 ctx_.peer(StageId::kCompute)->waits_since_ns.load(std::memory_order_relaxed) >=
              kQuietNs;
 }
 
-/// Reads bursts of experts into slots that are free, and leaves them free: what it reads is nobody's. Given up
-/// as soon as anybody asks for anything, and begun again when the drive is idle again.
+/// Reads bursts of experts into slots that are free, and leaves them free: what it reads is nobody's. Given
+/// up as soon as anybody asks for anything, and begun again when the drive is idle again.
 bool LoaderStage::probe() {
   if (!probe_) return false;
   if (bursts_.slots.empty()) {
@@ -92,7 +94,8 @@ bool LoaderStage::probe() {
 }
 
 void LoaderStage::take_probe_slots() {
-  const std::uint64_t most = std::clamp<std::uint64_t>((std::uint64_t{8} << 20) / dir_->stride + 2, 2, kMaxReads);
+  const std::uint64_t most =
+      std::clamp<std::uint64_t>((std::uint64_t{8} << 20) / dir_->stride + 2, 2, kMaxReads);
   while (bursts_.slots.size() < most) {
     const auto choice = policy_.choose();
     if (!choice || choice->evicts || !bring(choice->slot)) break;

@@ -23,17 +23,18 @@ class ResidentMemory {
   ResidentMemory& operator=(const ResidentMemory&) = delete;
 
   /// Begins. `reached` follows the bytes of the slab that are there; `ended` is called, by the thread, at the
-  /// end, and once more when huge pages are where they can be had. Refusal to lock is said in the log once, with the numbers, and ends the locking alone.
+  /// end, and once more when huge pages are where they can be had. Refusal to lock is said in the log once,
+  /// with the numbers, and ends the locking alone.
   void begin(std::atomic<std::uint64_t>& reached, std::function<void()> ended);
   /// Nothing more will come. failure() says whether that is because memory is not there.
   bool ended() const { return ended_.load(std::memory_order_acquire); }
   bool settled() const { return settled_.load(std::memory_order_acquire); }  ///< huge pages too
   /// After the end. kExhausted.
   const std::optional<Error>& failure() const { return failure_; }
-  bool dense_there() const { return dense_.finished(); }                ///< after the end
-  std::uint64_t slab_reached() const { return slab_.reached(); }        ///< after the end
-  std::uint64_t locked() const { return locked_; }                      ///< after the end
-  bool all_locked() const { return locked_ == planned_; }               ///< after the end
+  bool dense_there() const { return dense_.finished(); }          ///< after the end
+  std::uint64_t slab_reached() const { return slab_.reached(); }  ///< after the end
+  std::uint64_t locked() const { return locked_; }                ///< after the end
+  bool all_locked() const { return locked_ == planned_; }         ///< after the end
   /// Bytes that lie in huge pages. Reads a file of the kernel.
   std::uint64_t huge() const;
 

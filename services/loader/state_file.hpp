@@ -17,9 +17,9 @@ class StateFile {
   explicit StateFile(std::string path);
   const std::string& path() const { return path_; }
 
-  /// Makes the folder if need be. Not flushed to the drive, which nobody shall wait for: whoever reads it must
-  /// know a torn file. Allocates nothing where nothing is wrong.
-  /// Errors: kIo names the file; the old one is there then.
+  /// Makes the folder if need be. Not flushed to the drive, which nobody shall wait for: whoever reads it
+  /// must know a torn file. Allocates nothing where nothing is wrong. Errors: kIo names the file; the old one
+  /// is there then.
   Status replace(std::string_view bytes) const;
 
  private:

@@ -122,7 +122,8 @@ class UringBackend : public IoBackend {
     if (setup.slab.empty() || setup.stride == 0 || setup.stride > kMaxBuffer) return;
     slab_ = setup.slab;
     const std::uint64_t least = std::max(kPinned, (slab_.size() + kMaxBuffers - 1) / kMaxBuffers);
-    chunk_ = std::min(std::max<std::uint64_t>(1, least / setup.stride), kMaxBuffer / setup.stride) * setup.stride;
+    chunk_ =
+        std::min(std::max<std::uint64_t>(1, least / setup.stride), kMaxBuffer / setup.stride) * setup.stride;
   }
 
   void refuse(int error) {

@@ -58,7 +58,8 @@ TEST(DriveProbe, ASwingingDriveIsNotRead) {
   std::uniform_real_distribution<double> swing(1e9, 2e9);
   int modest = 0;
   constexpr int kDrives = 400;
-  for (int i = 0; i < kDrives; ++i) modest += probed([&](auto, int) { return swing(rng); }).depth == kMiB ? 1 : 0;
+  for (int i = 0; i < kDrives; ++i)
+    modest += probed([&](auto, int) { return swing(rng); }).depth == kMiB ? 1 : 0;
   EXPECT_GT(modest, kDrives / 2) << "seed " << seed;
   EXPECT_EQ(probed([&](auto s, int) { return swing(rng) * (s.depth > kMiB ? 4 : 1); }).depth, 2 * kMiB)
       << "seed " << seed;
@@ -154,7 +155,8 @@ TEST(DriveFigures, AFullFileSystemLeavesTheOldFile) {
   ASSERT_FALSE(s.ok());
   EXPECT_NE(s.error().text.find("drives.json"), std::string::npos) << s.error().text;
   EXPECT_TRUE(load_drive_figure(file, "a", 1).ok());
-  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), fs::directory_iterator{}), 2) << "no rest is left";
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path), fs::directory_iterator{}), 2)
+      << "no rest is left";
   ::umount(dir.path.c_str());
 }
 
