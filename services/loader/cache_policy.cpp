@@ -74,7 +74,7 @@ std::span<const std::uint8_t> CachePolicy::admit(std::uint32_t layer, std::span<
   // What the last touch brought is scored by what was known at that touch.
   if (shape_.layers != 0 && (layers_[layer_].stale || layers_[layer_].arrived)) score(layer_);
   ++touch_;
-  rows_ = rows;
+  rows_ = shape_.lru ? Rows::kDecode : rows;
   hits_.clear();
   order_.clear();
   for (const bool wanted : {true, false})
@@ -211,8 +211,8 @@ void CachePolicy::score(std::uint32_t layer) {
   for (std::uint32_t e = 0; e < shape_.experts; ++e) {
     const std::size_t i = first + e;
     if (key_slot_[i] == 0) continue;
-    l.order.push_back(
-        {expected_wait(l, i, slow_weight), touched_[i], key_slot_[i] - 1, ring::expert_key(layer, e)});
+    l.order.push_back({shape_.lru ? 0.0f : expected_wait(l, i, slow_weight), touched_[i], key_slot_[i] - 1,
+                       ring::expert_key(layer, e)});
   }
   std::sort(l.order.begin(), l.order.end(), [](const Ranked& a, const Ranked& b) {
     if (a.wait != b.wait) return a.wait > b.wait;
@@ -285,8 +285,10 @@ std::optional<CachePolicy::Choice> CachePolicy::choose_outside(const Look& look,
       const Ranked& r = l.order[at];
       // Layers from here to the expert's own, then whole rounds.
       const std::uint32_t ahead = n > layer_ ? n - layer_ : n + shape_.layers - layer_;
-      const float wait = (static_cast<float>(ahead) / static_cast<float>(shape_.layers) + kRound) * r.wait +
-                         kCrowding * std::max(0.0f, static_cast<float>(l.residents) - share);
+      const float wait =
+          shape_.lru ? 0.0f
+                     : (static_cast<float>(ahead) / static_cast<float>(shape_.layers) + kRound) * r.wait +
+                           kCrowding * std::max(0.0f, static_cast<float>(l.residents) - share);
       if (best != nullptr && (wait < best_wait || (wait == best_wait && r.touched >= best->touched)))
         continue;
       best = &r;

@@ -37,6 +37,7 @@ class CachePolicy {
     std::uint32_t layers = 0;
     std::uint32_t experts = 0;  ///< per layer
     std::uint32_t top_k = 1;    ///< choices a row makes in a layer: how rows are counted
+    bool lru = false;           ///< the least recently touched goes, whoever touched it: to compare with
   };
   /// One distinct expert of a touch.
   struct Member {

@@ -250,5 +250,37 @@ TEST(CachePolicy, SeededExpertsStayLongest) {
   EXPECT_EQ(evicted[0], ring::expert_key(0, 2));
 }
 
+/// The rule to compare with, against a list that is searched.
+TEST(CachePolicy, LruIsLru) {
+  for (const std::uint32_t slots : {1u, 2u, 5u, 12u, 30u}) {
+    CachePolicy policy({slots, 4, 8, 1, true});
+    std::mt19937 random(slots);
+    std::vector<std::uint32_t> order;  // newest first
+    for (int n = 0; n < 4000; ++n) {
+      const auto layer = static_cast<std::uint32_t>(n % 4);
+      const auto expert = static_cast<std::uint32_t>(std::min(random() % 8, random() % 8));
+      const CachePolicy::Member m{ring::expert_key(layer, expert), 1};
+      const auto at = std::find(order.begin(), order.end(), m.key);
+      const auto rows = n % 3 == 0 ? CachePolicy::Rows::kPrompt : CachePolicy::Rows::kDecode;
+      ASSERT_EQ(policy.admit(layer, {&m, 1}, true, rows)[0] != 0, at != order.end()) << n;
+      if (at != order.end()) {
+        order.erase(at);
+      } else {
+        const auto choice = policy.choose();
+        ASSERT_TRUE(choice);
+        ASSERT_EQ(choice->evicts, order.size() == slots);
+        if (choice->evicts) {
+          ASSERT_EQ(choice->key, order.back());
+          policy.remove(choice->slot);
+          order.pop_back();
+        }
+        policy.insert(choice->slot, m.key);
+      }
+      policy.serve(m.key);
+      order.insert(order.begin(), m.key);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace wisp::loader
