@@ -88,7 +88,7 @@ Result<TokenRoutes> read_token_routes(const std::string& path) {
   WISP_ASSIGN(const Trace whole, read_trace(path, take));
   out.layers = whole.model.layers;
   out.experts = whole.model.experts;
-  // An engine's chunk of which no two rows chose alike is one token too many for a set of this size.
+  // Several tokens of which no two chose alike show only by the size of the set.
   const std::uint32_t most = whole.model.top_k;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (!single[i]) continue;

@@ -22,8 +22,8 @@ struct TokenRoutes {
 };
 
 /// Reads a file. A token is what lines with the same turn, phase and step name; they come in the order in
-/// which they first appear. A step that holds several tokens (a chunk of a prompt, as the engine records it)
-/// says not which chose what and is left out. A layer that a token has no lines of stays empty. Errors: those
+/// which they first appear. A step that holds several tokens says not which
+/// chose what and is left out. A layer that a token has no lines of stays empty. Errors: those
 /// of read_trace; kInvalid where no step is a token's.
 Result<TokenRoutes> read_token_routes(const std::string& path);
 

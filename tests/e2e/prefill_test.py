@@ -82,7 +82,7 @@ class BesideStreams(unittest.TestCase):
         body = {"prompt": prompt_of(30, 8), "max_tokens": n, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
         long = {"prompt": prompt_of(1400, 9), "max_tokens": 2, "ignore_eos": True, "temperature": 0}
         file = temp("beside.csv")
-        args = ["--experts-ram", slots * STRIDE, "--prompt-chunk", 128, "--trace", file]
+        args = ["--experts-ram", slots * STRIDE, "--prompt-chunk", 128, "--no-prefetch", "--trace", file]
         with Server(model(), *args) as s:
             _, whole = s.post("/v1/completions", body)
         before = self.rate(file, lambda r: r[1] == 1)

@@ -30,13 +30,13 @@ def made(name, *args):
 
 
 def recorded(folder, tokens, *args):
-    """The routes of the decoded tokens, in order; they are those of ids len(PROMPT), .. ."""
+    """The routes of ids 0, 1, .. , of the prompt and of what is decoded."""
     file = folder + ".csv"
     wisp("trace", "record", folder, "--out", file, "--ids", ",".join(map(str, PROMPT)), "-n", tokens, "--temp", 0,
          "--ignore-eos", *args)
-    decoded = [layers for (phase, _), layers in rows(file).items() if phase == 1]
-    assert len(decoded) == tokens - 1, f"{len(decoded)} of {tokens} tokens"     # the first came with the prompt
-    return decoded
+    routes = list(rows(file).values())
+    assert len(routes) == len(PROMPT) + tokens - 1, f"{len(routes)} tokens"     # the last one is not computed
+    return routes
 
 
 class Routes(unittest.TestCase):
@@ -50,7 +50,7 @@ class Routes(unittest.TestCase):
         for args in (["--profile", "exact"], ["--profile", "fast", "--threads", 1, "--experts-ram", "2M"]):
             with self.subTest(args=args):
                 routes = recorded(folder, len(given), *args)
-                for i, layers in enumerate(routes, len(PROMPT)):
+                for i, layers in enumerate(routes):
                     for layer, source in enumerate(SOURCES):
                         wanted = given[i % len(given)].get(source, [])
                         self.assertEqual(layers[layer][:len(wanted)], wanted, f"token {i} layer {layer}")
@@ -60,20 +60,18 @@ class Routes(unittest.TestCase):
         first, _ = made("first", "--routes", "calibrated", "--route-tokens", 48)
         of_first = recorded(first, 41)
         second, said = made("second", "--routes", first + ".csv", "--seed", 5)
-        # The prompt's chunk says not which token chose what, and is left out.
-        self.assertIn("ids 0 to 39 follow", said)
-        self.assertEqual(recorded(second, 41)[:32], of_first[len(PROMPT):])
+        self.assertIn("ids 0 to 47 follow", said)
+        self.assertEqual(recorded(second, 41), of_first)
 
     def test_calibrated_routes_repeat_as_said(self):
         folder, said = made("calibrated", "--routes", "calibrated", "--route-tokens", 150)
-        routes = recorded(folder, 150)
+        routes = recorded(folder, 150 - len(PROMPT) + 1)
         sets = [[set(layers[layer]) for layers in routes] for layer in range(4)]
         overlap = [statistics.mean(len(a & b) / 8 for s in sets for a, b in zip(s, s[lag:])) for lag in (1, 2, 4, 8)]
         union = [statistics.mean(len(set.union(*s[i:i + n])) / 8 for s in sets for i in range(len(s) - n + 1))
                  for n in (2, 4, 8, 16, 32)]
         numbers = [float(x) for x in re.findall(r"\d+\.\d\d", said.split("overlap")[1])]
         self.assertEqual(len(numbers), 9)
-        # 149 of the 150 tokens, begun at another one.
         for seen, told, real in zip(overlap + union, numbers, [.38, .29, .28, .27, 1.62, 2.59, 3.93, 5.6, 7.1]):
             self.assertAlmostEqual(seen, told, delta=.04 * max(1, told))
             self.assertAlmostEqual(seen / real, 1, delta=.2)
