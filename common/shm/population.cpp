@@ -19,6 +19,12 @@ constexpr int kPopulateRead = MADV_POPULATE_READ, kPopulateWrite = MADV_POPULATE
 constexpr int kPopulateRead = 22, kPopulateWrite = 23;
 #endif
 
+#ifdef MADV_COLLAPSE
+constexpr int kCollapse = MADV_COLLAPSE;
+#else
+constexpr int kCollapse = 25;
+#endif
+
 std::uintptr_t page_size() {
   static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   return page;
@@ -30,10 +36,12 @@ bool can_populate() {
   return can;
 }
 
-void advise_huge_pages(std::span<const std::byte> mapped) {
-  const std::uintptr_t from = reinterpret_cast<std::uintptr_t>(mapped.data()) / page_size() * page_size();
-  const std::uintptr_t to = reinterpret_cast<std::uintptr_t>(mapped.data()) + mapped.size();
-  if (!mapped.empty()) (void)::madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+Collapse collapse(const std::byte* at) {
+  int rc;
+  do rc = ::madvise(const_cast<std::byte*>(at), kHugePage, kCollapse);
+  while (rc != 0 && errno == EINTR);
+  if (rc == 0) return Collapse::kDone;
+  return errno == EAGAIN || errno == EBUSY ? Collapse::kBusy : Collapse::kRefused;
 }
 
 std::uint64_t huge_page_bytes(std::span<const std::byte> mapped) {

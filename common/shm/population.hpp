@@ -10,9 +10,17 @@ namespace wisp::shm {
 /// Whether this kernel can say that memory is not there instead of killing who touches it (Linux 5.14).
 bool can_populate();
 
-/// Asks for huge pages under a mapping; to be called by each process that maps it, before its first touch.
-/// Where the system does not give them (shmem_enabled), nothing happens.
-void advise_huge_pages(std::span<const std::byte> mapped);
+inline constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+
+/// Puts a huge page in the place of the small ones that back `at` to `at` + kHugePage; `at` is a multiple of
+/// it. Needs no setting of the system (shmem_enabled may be `never`), Linux 6.1, and a free huge page. Readers
+/// and writers go on; other processes that map it meet one more fault there. Costs about 2 ms.
+enum class Collapse : std::uint8_t {
+  kDone,
+  kBusy,    ///< a read of the drive is on its way there
+  kRefused  ///< not here, or no more
+};
+Collapse collapse(const std::byte* at);
 
 /// Bytes of a mapping that lie in huge pages of this process's page table. Reads /proc/self/smaps.
 std::uint64_t huge_page_bytes(std::span<const std::byte> mapped);
@@ -27,7 +35,7 @@ class Population {
  public:
   enum class Access : std::uint8_t { kRead, kWrite };
   /// What one step() takes: a huge page, and short enough for a drive that waits.
-  static constexpr std::uint64_t kPiece = std::uint64_t{2} << 20;
+  static constexpr std::uint64_t kPiece = kHugePage;
 
   Population() = default;
   Population(std::span<const std::byte> memory, Access access) : memory_(memory), access_(access) {}

@@ -27,6 +27,17 @@ class MappableFd {
   bip::mode_t mode_;
 };
 
+/// Where a mapping could have huge pages; null where it is too small for one.
+void* place_for(std::size_t size) {
+  constexpr std::size_t kHuge = std::size_t{2} << 20;
+  if (size < kHuge) return nullptr;
+  void* const free = ::mmap(nullptr, size + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (free == MAP_FAILED) return nullptr;
+  ::munmap(free, size + kHuge);
+  const auto at = (reinterpret_cast<std::uintptr_t>(free) + kHuge - 1) / kHuge * kHuge;
+  return reinterpret_cast<void*>(at);
+}
+
 std::string errno_text() {
   return std::strerror(errno);
 }
@@ -66,8 +77,13 @@ Result<Mapping> Mapping::map(int fd, bool writable) {
   if (st.st_size == 0) return m;
   try {
     const MappableFd mappable(fd, writable);
-    m.region_ = bip::mapped_region(mappable, writable ? bip::read_write : bip::read_only, 0,
-                                   static_cast<std::size_t>(st.st_size));
+    const bip::mode_t mode = writable ? bip::read_write : bip::read_only;
+    const auto size = static_cast<std::size_t>(st.st_size);
+    try {
+      m.region_ = bip::mapped_region(mappable, mode, 0, size, place_for(size));
+    } catch (const bip::interprocess_exception&) {
+      m.region_ = bip::mapped_region(mappable, mode, 0, size);  // another thread was faster at that place
+    }
   } catch (const bip::interprocess_exception& e) {
     return io_error("mapping " + std::to_string(st.st_size) + " bytes: " + e.what());
   }

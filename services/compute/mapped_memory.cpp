@@ -15,7 +15,6 @@ MappedMemory::MappedMemory(service::StageContext& ctx)
   kv_page_there_.assign(kv->pages, false);
   dense_ = shm::Population({ctx.at().dense, ctx.plan().dense_bytes}, Access::kRead);
   slab_ = shm::Population({ctx.at().slab, ctx.plan().slab_bytes()}, Access::kRead);
-  for (const shm::Population* p : {&kv_, &dense_, &slab_}) shm::advise_huge_pages(p->memory());
 }
 
 bool MappedMemory::step() {
@@ -24,6 +23,12 @@ bool MappedMemory::step() {
     return true;
   }
   if (ctx_.at().slab_dir->dense_ready.load(std::memory_order_acquire) == 0) return false;
+  // Huge pages have come under what was there: it is entered once more.
+  if (const std::uint64_t huge = loader_board_->huge_bytes.load(std::memory_order_acquire); huge != huge_) {
+    huge_ = huge;
+    dense_ = shm::Population(dense_.memory(), Access::kRead);
+    slab_ = shm::Population(slab_.memory(), Access::kRead);
+  }
   // To ask for what the loader has not brought yet would be to race it for the memory.
   const std::uint64_t there = loader_board_->slab_in_memory.load(std::memory_order_acquire);
   shm::Population& next = dense_.finished() ? slab_ : dense_;

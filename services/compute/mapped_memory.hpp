@@ -27,6 +27,7 @@ class MappedMemory {
   service::StageContext& ctx_;
   const shm::LoaderBoard* loader_board_;
   shm::Population kv_, dense_, slab_;
+  std::uint64_t huge_ = 0;           ///< bytes in huge pages that were seen
   std::vector<bool> kv_page_there_;  ///< [pages], where asked for before its turn
 };
 

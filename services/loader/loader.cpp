@@ -213,19 +213,27 @@ bool LoaderStage::step_dense() {
   return true;
 }
 
-/// Looks at what the thread that brings memory has come to, once.
+/// Looks at what the thread that brings memory has come to, once each.
 bool LoaderStage::step_memory() {
-  if (memory_ended_ || !memory_->ended()) return false;
-  memory_ended_ = true;
-  if (const auto& why = memory_->failure()) {
-    if (!memory_->dense_there()) ctx_.give_up(Error(*why).within("dense weights"));
-    lose_slots(memory_->slab_reached(), *why);
+  if (!memory_ended_) {
+    if (!memory_->ended()) return false;
+    memory_ended_ = true;
+    if (const auto& why = memory_->failure()) {
+      if (!memory_->dense_there()) ctx_.give_up(Error(*why).within("dense weights"));
+      lose_slots(memory_->slab_reached(), *why);
+    }
+    board()->locked.store(memory_->all_locked() ? 1 : 0, std::memory_order_relaxed);
+    spdlog::info("dense weights and slab are in memory: {} bytes, {} of them locked",
+                 manifest_.dense_bytes + memory_->slab_reached(), memory_->locked());
+    ctx_.bell(StageId::kCompute).ring();  // it enters them in its page table
+    return true;
   }
+  if (memory_settled_ || !memory_->settled()) return false;
+  memory_settled_ = true;
   const std::uint64_t huge = memory_->huge();
-  board()->huge_bytes.store(huge, std::memory_order_relaxed);
-  board()->locked.store(memory_->all_locked() ? 1 : 0, std::memory_order_relaxed);
-  spdlog::info("dense weights and slab are in memory: {} bytes, {} of them locked, {} in huge pages",
-               manifest_.dense_bytes + memory_->slab_reached(), memory_->locked(), huge);
+  board()->huge_bytes.store(huge, std::memory_order_release);
+  spdlog::info("{} bytes of dense weights and slab lie in huge pages", huge);
+  ctx_.bell(StageId::kCompute).ring();
   return true;
 }
 
@@ -257,7 +265,7 @@ bool LoaderStage::step_done() {
 bool LoaderStage::has_work() {
   if (accepts_input() && !input_.empty()) return true;
   if (queue_->has_done() || backend_->ready()) return true;
-  if (!memory_ended_ && memory_->ended()) return true;
+  if ((!memory_ended_ && memory_->ended()) || (!memory_settled_ && memory_->settled())) return true;
   if (may_probe() || (!bursts_.slots.empty() && queue_->idle())) return true;
   if (drive_.pin && memory_ended_ && queue_->idle()) return true;
   if (dense_ && dense_->has_work(*queue_)) return true;

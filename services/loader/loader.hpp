@@ -189,7 +189,7 @@ class LoaderStage : public service::Stage {
   std::optional<LearnedCounts> learned_;  // since the last save; none where it is off
   std::optional<LearnedFile> learned_file_;
   std::optional<ResidentMemory> memory_;
-  bool memory_ended_ = false;             // and it was looked at
+  bool memory_ended_ = false, memory_settled_ = false;  // and it was looked at
   std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
   std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
   std::unique_ptr<TraceRecorder> trace_;  // none unless asked for

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "services/loader/memlock.hpp"
 
@@ -22,16 +23,17 @@ ResidentMemory::ResidentMemory(std::span<std::byte> dense, std::span<std::byte> 
     : dense_(dense, Access::kWrite),
       slab_(slab, Access::kWrite),
       early_(slab, Access::kWrite),
-      planned_(dense.size() + slab.size()) {
-  shm::advise_huge_pages(dense);
-  shm::advise_huge_pages(slab);
-}
+      planned_(dense.size() + slab.size()) {}
 
 void ResidentMemory::begin(std::atomic<std::uint64_t>& reached, std::function<void()> ended) {
   thread_ = std::jthread([this, &reached, ended = std::move(ended)] {
     ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
     run(reached);
     ended_.store(true, std::memory_order_release);
+    ended();
+    // The dense part is read by every token, a slot by some.
+    if (make_huge(dense_.memory())) make_huge(slab_.memory().first(slab_.reached()));
+    settled_.store(true, std::memory_order_release);
     ended();
   });
 }
@@ -69,6 +71,26 @@ void ResidentMemory::lock(std::span<const std::byte> piece) {
       "swap "
       "the rest out. {}",
       locked_, planned_, std::strerror(errno), memlock_advice(planned_));
+}
+
+/// False where no more can be had.
+bool ResidentMemory::make_huge(std::span<const std::byte> memory) {
+  constexpr int kTurns = 2;  // what a read was on its way to at first
+  const auto skew = reinterpret_cast<std::uintptr_t>(memory.data()) % shm::kHugePage;
+  const std::uint64_t begin = skew == 0 ? 0 : shm::kHugePage - skew;
+  std::vector<std::uint64_t> left, busy;
+  for (std::uint64_t at = begin; at + shm::kHugePage <= memory.size(); at += shm::kHugePage) left.push_back(at);
+  for (int turn = 0; turn < kTurns && !left.empty(); ++turn) {
+    busy.clear();
+    for (const std::uint64_t at : left) {
+      if (stop_.load(std::memory_order_relaxed)) return false;
+      const shm::Collapse c = shm::collapse(memory.data() + at);
+      if (c == shm::Collapse::kRefused) return false;
+      if (c == shm::Collapse::kBusy) busy.push_back(at);
+    }
+    left.swap(busy);
+  }
+  return true;
 }
 
 Status ResidentMemory::ensure(std::uint64_t from, std::uint64_t bytes) {

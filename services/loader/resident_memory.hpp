@@ -12,8 +12,9 @@
 namespace wisp::loader {
 
 /// The dense weights and the slab, brought into memory and locked there: piece by piece from the front, the
-/// dense part first, by a thread of low priority beside the one that reads. What is used before its turn is
-/// brought by ensure(). All but that thread's work belongs to the stage's thread.
+/// dense part first, by a thread of low priority beside the one that reads, which then puts huge pages under
+/// it. What is used before its turn is brought by ensure(). All but that thread's work belongs to the stage's
+/// thread.
 class ResidentMemory {
  public:
   ResidentMemory(std::span<std::byte> dense, std::span<std::byte> slab);
@@ -22,10 +23,11 @@ class ResidentMemory {
   ResidentMemory& operator=(const ResidentMemory&) = delete;
 
   /// Begins. `reached` follows the bytes of the slab that are there; `ended` is called, by the thread, at the
-  /// end. Refusal to lock is said in the log once, with the numbers, and ends the locking alone.
+  /// end, and once more when huge pages are where they can be had. Refusal to lock is said in the log once, with the numbers, and ends the locking alone.
   void begin(std::atomic<std::uint64_t>& reached, std::function<void()> ended);
   /// Nothing more will come. failure() says whether that is because memory is not there.
   bool ended() const { return ended_.load(std::memory_order_acquire); }
+  bool settled() const { return settled_.load(std::memory_order_acquire); }  ///< huge pages too
   /// After the end. kExhausted.
   const std::optional<Error>& failure() const { return failure_; }
   bool dense_there() const { return dense_.finished(); }          ///< after the end
@@ -42,6 +44,7 @@ class ResidentMemory {
   void run(std::atomic<std::uint64_t>& reached);
   bool bring(shm::Population& part);
   void lock(std::span<const std::byte> piece);
+  bool make_huge(std::span<const std::byte> memory);
 
   shm::Population dense_, slab_;  // of the thread
   shm::Population early_;         // the slab once more, of the stage
@@ -50,7 +53,7 @@ class ResidentMemory {
   bool locking_ = true;
   std::optional<Error> failure_;
   std::atomic<std::uint64_t> reached_{0};
-  std::atomic<bool> stop_{false}, ended_{false};
+  std::atomic<bool> stop_{false}, ended_{false}, settled_{false};
   std::jthread thread_;  // last: it ends before what it uses
 };
 
