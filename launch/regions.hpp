@@ -36,8 +36,8 @@ struct Progress {
 /// here.
 class Regions {
  public:
-  /// Makes and initialises everything. Slab, dense and KV get their memory from their writers, while the drive
-  /// is read (shm/population.hpp); the rest has it now. Errors: kExhausted with the numbers, kIo.
+  /// Makes and initialises everything. Slab, dense and KV get their memory from their writers, while the
+  /// drive is read (shm/population.hpp); the rest has it now. Errors: kExhausted with the numbers, kIo.
   static Result<Regions> create(const plan::RunPlan& plan, std::uint64_t run_id);
 
   /// Throws away every region but `life` and the journal and makes fresh ones of the next generation. All

@@ -37,8 +37,8 @@ constexpr std::uint64_t kSoloBytes = 6 * kMiB;
 constexpr std::uint64_t kBytesPerVocab = 400;
 /// Stack pages and allocator arena of a worker thread.
 constexpr std::uint64_t kBytesPerThread = 192 * kKiB;
-/// Offset and checksum, as loader, compute, gateway and command hold them (15.5 each), and the loader's policy
-/// and learned counts: 122 measured with 82,432 experts.
+/// Offset and checksum, as loader, compute, gateway and command hold them (15.5 each), and the loader's
+/// policy and learned counts: 122 measured with 82,432 experts.
 constexpr std::uint64_t kBytesPerExtent = 128;
 
 /// What no term names: allocator slack, control packets, pipes and sockets.

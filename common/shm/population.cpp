@@ -95,8 +95,9 @@ Status Population::populate(std::uint64_t from, std::uint64_t to) const {
   const auto base = reinterpret_cast<std::uintptr_t>(memory_.data());
   const std::uintptr_t first = (base + from) / page_size() * page_size();
   int rc;
-  do rc = ::madvise(reinterpret_cast<void*>(first), base + to - first,
-                    access_ == Access::kWrite ? kPopulateWrite : kPopulateRead);
+  do
+    rc = ::madvise(reinterpret_cast<void*>(first), base + to - first,
+                   access_ == Access::kWrite ? kPopulateWrite : kPopulateRead);
   while (rc != 0 && (errno == EINTR || errno == EAGAIN));
   if (rc == 0) return {};
   // EFAULT: touching it would have ended in SIGBUS.

@@ -13,8 +13,8 @@ bool can_populate();
 inline constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 
 /// Puts a huge page in the place of the small ones that back `at` to `at` + kHugePage; `at` is a multiple of
-/// it. Needs no setting of the system (shmem_enabled may be `never`), Linux 6.1, and a free huge page. Readers
-/// and writers go on; other processes that map it meet one more fault there. Costs about 2 ms.
+/// it. Needs no setting of the system (shmem_enabled may be `never`), Linux 6.1, and a free huge page.
+/// Readers and writers go on; other processes that map it meet one more fault there. Costs about 2 ms.
 enum class Collapse : std::uint8_t {
   kDone,
   kBusy,    ///< a read of the drive is on its way there

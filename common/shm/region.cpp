@@ -31,7 +31,8 @@ class MappableFd {
 void* place_for(std::size_t size) {
   constexpr std::size_t kHuge = std::size_t{2} << 20;
   if (size < kHuge) return nullptr;
-  void* const free = ::mmap(nullptr, size + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const free =
+      ::mmap(nullptr, size + kHuge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (free == MAP_FAILED) return nullptr;
   ::munmap(free, size + kHuge);
   const auto at = (reinterpret_cast<std::uintptr_t>(free) + kHuge - 1) / kHuge * kHuge;

@@ -66,8 +66,9 @@ std::string slot_rows(const Json& j) {
   return text + "memory   " + size(m["now_bytes"]) + " now, " + size(m["peak_bytes"]) + " at most, " +
          size(m["budget_bytes"]) + " allowed; " + size(m["slab_in_memory"]) + " of " + size(m["slab_bytes"]) +
          " for experts are taken" + (m["locked"].get<bool>() ? ", locked" : "") + ", " +
-         size(m["huge_page_bytes"]) + " in huge pages\nKV       " + std::to_string(number(j["kv"]["tokens"])) +
-         " tokens in " + text_of(j["kv"]["format"]) + ", " + size(j["kv"]["bytes"]) + "\n";
+         size(m["huge_page_bytes"]) + " in huge pages\nKV       " +
+         std::to_string(number(j["kv"]["tokens"])) + " tokens in " + text_of(j["kv"]["format"]) + ", " +
+         size(j["kv"]["bytes"]) + "\n";
 }
 
 std::string request_rows(const Json& requests) {

@@ -9,9 +9,9 @@ using Access = shm::Population::Access;
 MappedMemory::MappedMemory(service::StageContext& ctx)
     : ctx_(ctx), loader_board_(shm::extra_of<shm::LoaderBoard>(ctx.peer(shm::StageId::kLoader))) {
   const shm::Kv* kv = ctx.at().kv;
-  kv_ = shm::Population({reinterpret_cast<const std::byte*>(kv) + kv->pages_offset,
-                         std::uint64_t{kv->pages} * kv->page_bytes},
-                        Access::kWrite);
+  kv_ = shm::Population(
+      {reinterpret_cast<const std::byte*>(kv) + kv->pages_offset, std::uint64_t{kv->pages} * kv->page_bytes},
+      Access::kWrite);
   kv_page_there_.assign(kv->pages, false);
   dense_ = shm::Population({ctx.at().dense, ctx.plan().dense_bytes}, Access::kRead);
   slab_ = shm::Population({ctx.at().slab, ctx.plan().slab_bytes()}, Access::kRead);
@@ -32,7 +32,8 @@ bool MappedMemory::step() {
   // To ask for what the loader has not brought yet would be to race it for the memory.
   const std::uint64_t there = loader_board_->slab_in_memory.load(std::memory_order_acquire);
   shm::Population& next = dense_.finished() ? slab_ : dense_;
-  if (&next == &slab_ && std::min(slab_.reached() + shm::Population::kPiece, slab_.size()) > there) return false;
+  if (&next == &slab_ && std::min(slab_.reached() + shm::Population::kPiece, slab_.size()) > there)
+    return false;
   if (next.finished()) return false;
   // A refusal costs faults later, nothing else: the loader holds the memory.
   if (!next.step().ok()) next.cut();

@@ -190,9 +190,9 @@ class LoaderStage : public service::Stage {
   std::optional<LearnedFile> learned_file_;
   std::optional<ResidentMemory> memory_;
   bool memory_ended_ = false, memory_settled_ = false;  // and it was looked at
-  std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
-  std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
-  std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
+  std::uint64_t learned_rows_ = 0;                      // rows of the first layer since the last save
+  std::vector<std::uint32_t> warm_;                     // still to be brought in idle time, most wanted last
+  std::unique_ptr<TraceRecorder> trace_;                // none unless asked for
 
   std::vector<ring::TouchMember> members_;  // of the touch at hand, scratch
   std::vector<CachePolicy::Member> set_;    // the same for the policy

@@ -79,7 +79,8 @@ bool ResidentMemory::make_huge(std::span<const std::byte> memory) {
   const auto skew = reinterpret_cast<std::uintptr_t>(memory.data()) % shm::kHugePage;
   const std::uint64_t begin = skew == 0 ? 0 : shm::kHugePage - skew;
   std::vector<std::uint64_t> left, busy;
-  for (std::uint64_t at = begin; at + shm::kHugePage <= memory.size(); at += shm::kHugePage) left.push_back(at);
+  for (std::uint64_t at = begin; at + shm::kHugePage <= memory.size(); at += shm::kHugePage)
+    left.push_back(at);
   for (int turn = 0; turn < kTurns && !left.empty(); ++turn) {
     busy.clear();
     for (const std::uint64_t at : left) {

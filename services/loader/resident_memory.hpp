@@ -23,7 +23,8 @@ class ResidentMemory {
   ResidentMemory& operator=(const ResidentMemory&) = delete;
 
   /// Begins. `reached` follows the bytes of the slab that are there; `ended` is called, by the thread, at the
-  /// end, and once more when huge pages are where they can be had. Refusal to lock is said in the log once, with the numbers, and ends the locking alone.
+  /// end, and once more when huge pages are where they can be had. Refusal to lock is said in the log once,
+  /// with the numbers, and ends the locking alone.
   void begin(std::atomic<std::uint64_t>& reached, std::function<void()> ended);
   /// Nothing more will come. failure() says whether that is because memory is not there.
   bool ended() const { return ended_.load(std::memory_order_acquire); }
