@@ -192,15 +192,14 @@ Result<std::vector<EngineTurn>> EngineBench::measure() {
   if (!trace_.empty()) ::unlink(trace_.c_str());
   if (turns.ok() && !direct_)
     console_.notice(
-        "the engine read its files through the page cache: bytes that were in it cost no drive, and the "
-        "ratios "
-        "to plain direct reads mean little");
+        "the engine read its files through the page cache: bytes that were in it cost no drive, and "
+        "the ratios to plain direct reads mean little");
   return turns;
 }
 
 std::string EngineBench::machine() const {
   return plan_.model_name + ": " + std::to_string(plan_.expert_extents) + " experts of " +
-         plan::format_size(plan_.stride) + ", room for " + std::to_string(plan_.slots) + "; " +
+         plan::format_size(plan_.stride) + ", room for " + std::to_string(plan_.cache_slots()) + "; " +
          std::to_string(plan_.threads) + " threads, " + plan_.profile + ", " + plan_.options.topology + ", " +
          (direct_ ? "direct reads" : "reads through the page cache");
 }
@@ -209,7 +208,8 @@ nlohmann::ordered_json EngineBench::machine_json() const {
   return {{"model", plan_.model_name},
           {"experts", plan_.expert_extents},
           {"stride", plan_.stride},
-          {"slots", plan_.slots},
+          {"slots", plan_.cache_slots()},
+          {"prefetch_slots", plan_.prefetch_slots},
           {"dense_bytes", plan_.dense_bytes},
           {"ram_budget_bytes", plan_.ram_budget},
           {"threads", plan_.threads},

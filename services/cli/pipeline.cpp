@@ -79,7 +79,7 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
       ->group(group);
   c.add_flag("--no-check", f.no_check, "Do not verify the checksum of each expert read")->group(group);
   c.add_flag("--no-learned-cache", f.no_learned_cache,
-             "Neither use nor keep what the cache learned in earlier runs (see wisp cache)")
+             "Neither use nor keep what earlier runs learned of the model (see wisp cache) and of the drive")
       ->group(group);
   c.add_flag("--no-prefetch", f.no_prefetch, "Never read experts before a layer asks for them")->group(group);
   c.add_flag("--no-drive-probe", f.no_drive_probe,

@@ -52,8 +52,10 @@ void ComputeStage::sleep(service::StageContext& ctx) {
   const auto ready = [this] { return has_work(); };
   if (looks_ && service::StageContext::spin(kSpinNs, ready)) return;
   experts_.wake_loader();
-  while (memory_.step())
+  while (memory_.step()) {
+    ctx.poll_control();
     if (has_work()) return;
+  }
   ctx.sleep(WaitFor::kWork, 0, ready);
 }
 

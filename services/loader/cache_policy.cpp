@@ -39,7 +39,6 @@ CachePolicy::CachePolicy(const Shape& shape) : shape_(shape) {
   slot_key_.assign(shape.slots, 0);
   passes_.assign(shape.slots, 0);
   // Never fewer than what one row of a layer needs: the drive has to have something to do meanwhile.
-  most_passing_ = std::max(shape.slots / kPassingShare, std::min(shape.slots, 2 * shape.top_k));
   layers_.resize(shape.layers);
   cursor_.resize(shape.layers);
   key_slot_.assign(keys, 0);
@@ -221,9 +220,14 @@ void CachePolicy::score(std::uint32_t layer) {
   });
 }
 
+std::uint32_t CachePolicy::most_passing() const {
+  const std::uint32_t there = shape_.slots - withdrawn_;
+  return std::max(there / kPassingShare, std::min(there, 2 * shape_.top_k));
+}
+
 std::optional<CachePolicy::Choice> CachePolicy::choose(const Look& look) {
   if (auto c = choose_free(look)) return c;
-  if (rows_ == Rows::kPrompt && passing_ >= most_passing_) {
+  if (rows_ == Rows::kPrompt && passing_ >= most_passing()) {
     waits_ = false;
     if (auto c = choose_outside(look, Among::kPassing)) return c;
     if (auto c = choose_served(look, Among::kPassing)) return c;

@@ -93,7 +93,7 @@ class CachePolicy {
   std::uint32_t residents() const { return residents_; }
   std::uint32_t withdrawn() const { return withdrawn_; }
   /// Slots that what prompts brought in, and decoding has not used, may take from everything else.
-  std::uint32_t most_passing() const { return most_passing_; }
+  std::uint32_t most_passing() const;
   std::uint32_t passing() const { return passing_; }
 
  private:
@@ -172,7 +172,6 @@ class CachePolicy {
   std::uint32_t layer_ = 0;
   Rows rows_ = Rows::kDecode;  // of the current touch
   bool waits_ = false;         // choose() met a candidate that can be had later
-  std::uint32_t most_passing_ = 0;
   std::uint32_t passing_ = 0;
   std::uint32_t residents_ = 0;
   std::uint32_t withdrawn_ = 0;

@@ -81,20 +81,24 @@ Result<DriveFigure> load_drive_figure(const std::string& path, const std::string
   WISP_ASSIGN(figure.depth, f.u64("depth_bytes", kLeastDepth, kMostDepth));
   WISP_ASSIGN(figure.pinned, f.boolean("registered_buffers"));
   WISP_ASSIGN(figure.bytes_per_s, f.number_or("bytes_per_s", 0, 0, 1e15));
+  if (figure.bytes_per_s <= 0)
+    return not_found(path + ": nothing was measured for experts of " + size + " bytes");
   return figure;
 }
 
 Status save_drive_figure(const std::string& path, const std::string& identity, std::uint64_t stride,
                          const DriveFigure& figure) {
   std::string text;
-  return StateFile(path).update([&]() -> std::string_view {
+  return StateFile(path).update([&]() -> Result<std::string_view> {
     auto known = read_all(path);
+    if (!known.ok() && known.error().code == ErrorCode::kIo) return std::move(known).error();
     Json all = known.ok() ? std::move(*known) : Json::object();
     if (!all[identity].is_object()) all[identity] = Json::object();
     all[identity][std::to_string(stride)] = {{"depth_bytes", figure.depth},
                                              {"registered_buffers", figure.pinned},
                                              {"bytes_per_s", static_cast<std::uint64_t>(figure.bytes_per_s)}};
-    return text = all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    text = all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return std::string_view(text);
   });
 }
 

@@ -14,8 +14,7 @@ inline constexpr std::uint64_t kProbeTag = std::uint64_t{1} << 62;
 /// Finds out how a drive is best read: bursts of reads in rounds, so that a drive whose rate swings treats
 /// all candidates alike; then, at the depth that won, with registered buffers and without. A candidate wins
 /// over a more modest one only by more than 3 % and in three quarters of the rounds: depth costs latency, and
-/// pinning memory. Pure: whoever reads tells
-/// what a burst took.
+/// pinning memory. Pure: whoever reads tells what a burst took.
 class DriveProbe {
  public:
   struct Options {

@@ -66,7 +66,8 @@ void LoaderStage::lose_slots(std::uint64_t there, const Error& why) {
       slots_.begin(), slots_.end(), [](const Slot& s) { return s.state != State::kAbsent && !s.staging; }));
   if (left < std::min<std::uint32_t>(2, manifest_.spec.expert_count()))
     ctx_.give_up(Error(why).within("slab"));
-  spdlog::warn("slab: {}; this run goes on with {} of {} slots", why.text, left, dir_->slots);
+  if (trace_) trace_->restart("memory does not suffice for all slots");
+  spdlog::warn("slab: {}; this run goes on with {} of {} slots", why.text, left, ctx_.plan().cache_slots());
 }
 
 /// The evictor's half of the lease protocol: EVICTING first, then the look at the leases. A reader writes its

@@ -181,11 +181,14 @@ void LearnedCounts::absorb(const LearnedCounts& later) {
 }
 
 Status LearnedFile::add(const LearnedCounts& later) {
-  return file_.update([&]() -> std::string_view {
-    if (!all_.load(path(), model_hash_, bytes_).ok()) all_.clear();
+  return file_.update([&]() -> Result<std::string_view> {
+    if (const Status s = all_.load(path(), model_hash_, bytes_); !s.ok()) {
+      if (s.error().code == ErrorCode::kIo) return Error(s.error());
+      all_.clear();
+    }
     all_.absorb(later);
     all_.encode(model_hash_, bytes_);
-    return bytes_;
+    return std::string_view(bytes_);
   });
 }
 

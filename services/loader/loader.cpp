@@ -192,11 +192,11 @@ bool LoaderStage::poll() {
   worked |= take_messages();
   worked |= queue_->reap();
   worked |= flush_answers();
+  worked |= probe();  // gives its slots back before they are missed
   worked |= place_wants();
   worked |= prefetch();
   worked |= step_dense();
   worked |= warm_up();
-  worked |= probe();
   // Before any checksum is computed: the drive has work while we do.
   worked |= queue_->pump();
   worked |= step_done();
@@ -227,6 +227,8 @@ bool LoaderStage::step_memory() {
     if (const auto& why = memory_->failure()) {
       if (!memory_->dense_there()) ctx_.give_up(Error(*why).within("dense weights"));
       lose_slots(memory_->slab_reached(), *why);
+      drive_.pin = false;  // registering would ask for the pages that are not there
+      probe_.reset();
     }
     board()->locked.store(memory_->all_locked() ? 1 : 0, std::memory_order_relaxed);
     spdlog::info("dense weights and slab are in memory: {} bytes, {} of them locked",
@@ -273,7 +275,7 @@ bool LoaderStage::has_work() {
   if (queue_->has_done() || backend_->ready()) return true;
   if ((!memory_ended_ && memory_->ended()) || (!memory_settled_ && memory_->settled())) return true;
   if (may_probe() || (!bursts_.slots.empty() && queue_->idle())) return true;
-  if (drive_.pin && memory_ended_ && queue_->idle()) return true;
+  if (drive_.pin && memory_settled_ && queue_->idle()) return true;
   if (dense_ && dense_->has_work(*queue_)) return true;
   if (!answers_.empty() && output_.has_space(answers_.front().text.size())) return true;
   if (ctx_.peer(StageId::kCompute)->attached_epoch.load(std::memory_order_acquire) != compute_epoch_)

@@ -47,7 +47,8 @@ class LoaderStage : public service::Stage {
   void sleep(service::StageContext& ctx) override;
 
  private:
-  /// kStaged: read ahead, and known to no one else. kAbsent: memory does not suffice for it.
+  /// kStaged: read ahead. Its word stays FILLING: no reader finds it, and a successor lets it drain. kAbsent:
+  /// memory does not suffice for it.
   enum class State : std::uint8_t { kFree, kFilling, kStaged, kReady, kDraining, kAbsent };
   /// What this life knows of a slot. Key and generation repeat the slot word.
   struct Slot {
@@ -111,7 +112,7 @@ class LoaderStage : public service::Stage {
   void take_probe_slots();
   void free_probe_slots();
   void begin_burst();
-  void read_for_probe();
+  bool read_for_probe();
   void on_probe_read(const ExtentDone& done);
   void end_probe();
 
@@ -182,17 +183,18 @@ class LoaderStage : public service::Stage {
   std::vector<std::uint32_t> layer_file_;   // [layers], index into files_
   std::vector<std::uint32_t> stripe_file_;  // [layers * stripes], likewise
   std::vector<std::uint64_t> drives_;       // device numbers; ModelFile::drive is an index into it
-  std::vector<Extent> parts_;               // scratch of begin_fill()
+  std::vector<Extent> parts_;               // scratch of read_expert()
   std::optional<DenseLoad> dense_;          // until `dense` is filled
   std::unique_ptr<IoBackend> backend_;      // ends after the queue, before the files
   std::optional<ReadQueue> queue_;
   std::optional<LearnedCounts> learned_;  // since the last save; none where it is off
   std::optional<LearnedFile> learned_file_;
   std::optional<ResidentMemory> memory_;
-  bool memory_ended_ = false, memory_settled_ = false;  // and it was looked at
-  std::uint64_t learned_rows_ = 0;                      // rows of the first layer since the last save
-  std::vector<std::uint32_t> warm_;                     // still to be brought in idle time, most wanted last
-  std::unique_ptr<TraceRecorder> trace_;                // none unless asked for
+  bool memory_ended_ = false;             // that it is all there, or will never be, was acted on
+  bool memory_settled_ = false;           // so was that its huge pages are made
+  std::uint64_t learned_rows_ = 0;        // rows of the first layer since the last save
+  std::vector<std::uint32_t> warm_;       // still to be brought in idle time, most wanted last
+  std::unique_ptr<TraceRecorder> trace_;  // none unless asked for
 
   std::vector<ring::TouchMember> members_;  // of the touch at hand, scratch
   std::vector<CachePolicy::Member> set_;    // the same for the policy

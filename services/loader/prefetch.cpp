@@ -96,6 +96,7 @@ void LoaderStage::swap_in(std::uint32_t slot, std::uint32_t victim, bool needed)
   store_word(victim, SlotState::kFree);
   *std::find(staging_.begin(), staging_.end(), slot) = victim;
   if (s.state == State::kFilling) {
+    queue_->promote(slot);
     ctx_.desk()->add(Counter::kPrefetchLateBytes, dir_->stride);
     return;
   }

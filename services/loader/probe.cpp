@@ -34,6 +34,8 @@ void LoaderStage::begin_drive(const LoaderParts& parts) {
   if (known.error().code != ErrorCode::kNotFound)
     spdlog::warn("what is known of drives is not used: {}", known.error().text);
   DriveProbe::Options options = parts.probe;
+  // The first arrival of a burst only starts its clock.
+  options.burst_bytes = std::max(options.burst_bytes, 4 * dir_->stride);
   options.most_depth = std::min<std::uint64_t>(options.most_depth, dir_->slots / 2 * dir_->stride);
   options.can_pin = backend_->kind() == BackendKind::kUring;
   probe_.emplace(options);
@@ -49,7 +51,7 @@ void LoaderStage::use_figure(const DriveFigure& figure, const char* how) {
 
 /// The slab is registered piece by piece, once it is in memory.
 bool LoaderStage::pin_slab() {
-  if (!drive_.pin || !memory_ended_ || !queue_->idle()) return false;
+  if (!drive_.pin || !memory_settled_ || !queue_->idle()) return false;
   const std::uint64_t before = drive_.pinned;
   drive_.pinned = backend_->pin(before + 1);
   drive_.pin = drive_.pinned > before && drive_.pinned < ctx_.plan().slab_bytes();
@@ -59,7 +61,7 @@ bool LoaderStage::pin_slab() {
 /// Whether the drive has nothing to do, and will not for a moment.
 bool LoaderStage::drive_is_idle() const {
   const shm::Desk* compute = ctx_.peer(StageId::kCompute);
-  return !dense_ && memory_ended_ && warm_.empty() && wants_.empty() && input_.empty() &&
+  return !dense_ && memory_settled_ && warm_.empty() && wants_.empty() && input_.empty() &&
          compute->attached_epoch.load(std::memory_order_acquire) != 0 &&
          compute->waits_for.load(std::memory_order_relaxed) ==
              static_cast<std::uint32_t>(shm::WaitFor::kWork);
@@ -73,7 +75,8 @@ bool LoaderStage::may_probe() const {
 }
 
 /// Reads bursts of experts into slots that are free, and leaves them free: what it reads is nobody's. Given
-/// up as soon as anybody asks for anything, and begun again when the drive is idle again.
+/// up as soon as anybody asks for anything, reads in the queue apart, and begun again when the drive is idle
+/// again.
 bool LoaderStage::probe() {
   if (!probe_) return false;
   if (bursts_.slots.empty()) {
@@ -88,7 +91,8 @@ bool LoaderStage::probe() {
     free_probe_slots();
     return was;
   }
-  if (bursts_.running || bursts_.in_flight > 0) return false;
+  if (bursts_.running) return read_for_probe();  // keeps the queue as full as demand would
+  if (bursts_.in_flight > 0) return false;
   begin_burst();
   return true;
 }
@@ -142,7 +146,8 @@ void LoaderStage::begin_burst() {
   read_for_probe();
 }
 
-void LoaderStage::read_for_probe() {
+bool LoaderStage::read_for_probe() {
+  bool added = false;
   const std::uint64_t experts = std::uint64_t{dir_->layers} * dir_->experts;
   while (bursts_.running && !bursts_.free.empty() && queue_->has_room() &&
          bursts_.requested < probe_->burst_bytes()) {
@@ -157,7 +162,9 @@ void LoaderStage::read_for_probe() {
     read_expert(slot, key, kProbeTag | slot, Urgency::kDemand);
     bursts_.requested += dir_->stride;
     ++bursts_.in_flight;
+    added = true;
   }
+  return added;
 }
 
 void LoaderStage::on_probe_read(const ExtentDone& done) {

@@ -10,12 +10,10 @@ namespace wisp::loader {
 
 namespace {
 constexpr std::uint32_t kPieceBytes = 2u << 20;
+constexpr std::uint32_t kIdlePieceBytes = 1u << 20;
 /// Neighbours are read as one up to here: a read of this size is as good as a longer one, and the first of
 /// them waits for the last.
 constexpr std::uint32_t kMergedBytes = 1u << 20;
-/// An idle read that has begun is what demand waits for.
-constexpr std::uint32_t kIdlePieceBytes = 512u << 10;
-constexpr std::uint32_t kIdleDepthBytes = 1u << 20;
 constexpr std::uint32_t kBlock = 4096;
 constexpr std::uint32_t kMaxFailures = 1;
 constexpr std::uint32_t kMaxRefusals = 64;
@@ -89,8 +87,8 @@ void ReadQueue::add(std::span<const Extent> parts) {
     free_active_.pop_back();
   }
   ++actives_;
-  active_[a] = {parts.front().tag, 0, 0, 0, parts.front().urgency, std::nullopt};
   const std::uint32_t most = parts.front().urgency == Urgency::kDemand ? kPieceBytes : kIdlePieceBytes;
+  active_[a] = {parts.front().tag, 0, 0, 0, parts.front().urgency, std::nullopt};
   for (const Extent& e : parts) {
     WISP_CHECK(e.file->drive < drives_.size());
     for (std::uint64_t at = 0; at < e.bytes; at += most) {
@@ -156,7 +154,8 @@ bool ReadQueue::pump(std::uint32_t drive) {
     const bool demand = !d.demand.empty();
     Fifo<std::uint32_t>& lane = demand ? d.demand : d.idle;
     if (lane.empty() || free_flights_.empty() || d.in_flight >= reads_per_drive_) break;
-    const std::uint64_t most = demand ? depth_bytes_ : kIdleDepthBytes;
+    // What is on its way for nobody is what demand waits for when it comes.
+    const std::uint64_t most = demand ? depth_bytes_ : depth_bytes_ / 2;
     if (d.in_flight > 0 && d.bytes_in_flight + pieces_[lane.front()].bytes > most) break;
     if (!demand && any_demand()) break;
     const std::uint64_t room = most > d.bytes_in_flight ? most - d.bytes_in_flight : 0;

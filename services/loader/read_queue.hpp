@@ -19,7 +19,7 @@ namespace wisp::loader {
 /// Whether somebody waits for what is read.
 enum class Urgency : std::uint8_t {
   kDemand,  ///< a step waits for it
-  kIdle,    ///< wanted later, if at all: only while no drive has demand, and little at a time
+  kIdle,    ///< wanted later, if at all: begun only while no demand waits for any drive, and half as much at a time
 };
 
 /// Something to be read as one: an expert's extent or a stripe of it, or a part of the dense data. `file`
@@ -55,7 +55,6 @@ class ReadQueue {
   ReadQueue(IoBackend& backend, shm::Desk& counters, std::uint32_t drives = 1);
 
   void set_depth(std::uint64_t bytes) { depth_bytes_ = bytes; }
-  std::uint64_t depth() const { return depth_bytes_; }
 
   /// Whether another extent would be started at once, rather than only queued.
   bool has_room() const;

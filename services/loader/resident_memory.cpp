@@ -67,9 +67,8 @@ void ResidentMemory::lock(std::span<const std::byte> piece) {
   }
   locking_ = false;
   spdlog::warn(
-      "only {} bytes of the {} of dense weights and slab are locked in memory (mlock: {}): the system may "
-      "swap "
-      "the rest out. {}",
+      "only {} bytes of the {} of dense weights and slab are locked in memory (mlock: {}): the system "
+      "may swap the rest out. {}",
       locked_, planned_, std::strerror(errno), memlock_advice(planned_));
 }
 

@@ -47,7 +47,7 @@ std::string state_folder() {
   return base + "/wisp";
 }
 
-Status StateFile::update(FunctionRef<std::string_view()> make) const {
+Status StateFile::update(FunctionRef<Result<std::string_view>()> make) const {
   // The next file is also the lock: whoever has it, under its name, is the only one who writes. What a killed
   // engine left is locked by nobody and written over.
   const auto open = [&] { return ::open(fresh_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600); };
@@ -68,9 +68,10 @@ Status StateFile::update(FunctionRef<std::string_view()> make) const {
   if (::fstat(file.get(), &mine) != 0 || ::stat(fresh_.c_str(), &named) != 0 || mine.st_ino != named.st_ino ||
       mine.st_dev != named.st_dev)
     return unavailable(fresh_ + ": another engine has written it");
-  Status written;
-  if (S_ISREG(mine.st_mode) && ::ftruncate(file.get(), 0) != 0) written = file_error(fresh_);
-  if (written.ok()) written = write_all(file.get(), make(), fresh_);
+  const Result<std::string_view> bytes = make();
+  Status written = bytes.ok() ? Status() : Status(bytes.error());
+  if (written.ok() && S_ISREG(mine.st_mode) && ::ftruncate(file.get(), 0) != 0) written = file_error(fresh_);
+  if (written.ok()) written = write_all(file.get(), *bytes, fresh_);
   if (written.ok() && ::rename(fresh_.c_str(), path_.c_str()) != 0) written = file_error(path_);
   if (!written.ok()) ::unlink(fresh_.c_str());
   return written;

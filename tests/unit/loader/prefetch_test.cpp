@@ -224,7 +224,7 @@ TEST_F(PrefetchTest, TheCacheIsTheSameWithAndWithoutGuesses) {
 /// Experts so large that only one guess is on its way at a time.
 class WidePrefetchTest : public PrefetchTest {
  protected:
-  WidePrefetchTest() : PrefetchTest(8, 2, 2048) {}
+  WidePrefetchTest() : PrefetchTest(8, 2, 3072) {}
 };
 
 TEST_F(WidePrefetchTest, WhatWaitsIsGivenUpAtTheTouchAndWhatIsUnderWayMayStay) {
