@@ -149,7 +149,7 @@ std::vector<Grant> Regions::grants(const std::vector<StageId>& stages) const {
   grant(dense_, fds::kDense, StageId::kLoader, {StageId::kCompute});
   grant(slab_dir_, fds::kSlabDir, StageId::kLoader, {StageId::kCompute, StageId::kRouter});
   grant(kv_, fds::kKv, StageId::kCompute, {});
-  grant(journal_, fds::kJournal, StageId::kRouter, {StageId::kGateway});
+  grant(journal_, fds::kJournal, StageId::kRouter, {StageId::kGateway, StageId::kSpeculator});
   return out;
 }
 

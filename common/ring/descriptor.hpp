@@ -23,15 +23,26 @@ enum class Kind : std::uint8_t {
   kTouch,  ///< aux = step, key = layer << 16, arena: TouchMember[]; with kTouchChoices: slot = its members
   kNeed,   ///< key = layer << 16 | expert: asked again
   kGuess,  ///< key = layer << 16, arena: TouchMember[]: what a touch may ask for soon; may be lost
+  kKept,   ///< key = layer << 16, arena: TouchMember[]: choices of drafted rows that turned out to stand
   // edge 6, loader -> compute
   kSlotReady,   ///< key, slot, gen
   kSlotFailed,  ///< key, arena: text of the error
+  // edge 8, router -> speculator
+  kDraftWanted,  ///< request, slot = its record, pos = tokens known, key = how many, flags = sources asked
+  // edge 9, speculator -> router
+  kDraft,  ///< request, slot = its record, pos of the first, flags = source, arena: ids (u32), aux = ns it took
 };
 
 /// Flags of kTouch.
 inline constexpr std::uint8_t kTouchDecode = 1;   ///< every row is a decode row: counted in the hit rate
 inline constexpr std::uint8_t kTouchAgain = 2;    ///< repeated for a new loader: counts in no statistics
 inline constexpr std::uint8_t kTouchChoices = 4;  ///< what each row chose follows the members
+
+/// Flags of kDraftWanted: the sources asked.
+inline constexpr std::uint8_t kAskModel = 1;
+inline constexpr std::uint8_t kAskMatch = 2;
+/// Flag of kDraft beside its source: nothing else follows to that question.
+inline constexpr std::uint8_t kLastDraft = 0x40;
 
 /// One message: a cache line. `seq` is stored last with release (index + 1) and is the commit; all else is
 /// plain data that the consumer may read once it has seen `seq`. Written by the edge's producer only.

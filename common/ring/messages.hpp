@@ -17,15 +17,25 @@ struct StepHeader {
   std::uint32_t reserved = 0;
 };
 
-/// Rows [start, start + count) of one sequence. Pages cover [0, start + count).
+/// Most tokens that a step guesses for one sequence, and for all of them.
+inline constexpr std::uint32_t kMostDrafted = 7;
+inline constexpr std::uint32_t kMostDraftedInStep = 14;
+/// Longest message of drafts: what follows a step that takes all of its own is then there already.
+inline constexpr std::uint32_t kLongestDraft = 2 * kMostDrafted + 1;
+
+/// Rows [start, start + count) of one sequence, the last `drafts` of them guessed. Pages cover
+/// [0, start + count).
 struct StepRequest {
   std::uint64_t request = 0;
   std::uint32_t record = 0;  ///< index of the journal record and of the cancel word
   std::uint32_t start = 0;
   std::uint32_t count = 0;
   std::uint32_t pages = 0;
-  std::uint32_t sample = 0;     ///< 1: draw the token that follows the last row
-  std::uint32_t generated = 0;  ///< number of that token in the answer (row of the logits file)
+  std::uint32_t sample = 0;     ///< 1: draw the token that follows the last certain row, and so on as
+                                ///< long as what was drawn is what had been guessed
+  std::uint32_t generated = 0;  ///< number of the first of these tokens in the answer (row of the logits file)
+  std::uint32_t drafts = 0;
+  std::uint32_t reserved = 0;
   shm::RequestParams params;
 };
 
@@ -40,11 +50,14 @@ struct StepResultHeader {
 struct StepResultRow {
   std::uint64_t request = 0;
   std::uint32_t record = 0;
-  std::uint32_t start = 0;  ///< KV rows [start, start + count) are written
+  std::uint32_t start = 0;  ///< KV rows [start, start + count) are written, of tokens that stand
   std::uint32_t count = 0;
   RowStatus status = RowStatus::kOk;
-  std::uint32_t sampled = 0;  ///< 1: `token` follows position start + count - 1
-  std::uint32_t token = 0;
+  /// How many were drawn, the last of which follows position start + count - 1; the others stand in rows.
+  std::uint32_t sampled = 0;
+  std::uint32_t drafts = 0;  ///< that the step had
+  std::uint32_t tokens[kMostDrafted + 1] = {};
+  std::uint32_t reserved = 0;
   char error[256] = {};
 };
 
@@ -53,7 +66,7 @@ struct StepResultRow {
 struct TouchMember {
   std::uint16_t expert = 0;
   std::uint16_t needs = 0;
-  std::uint32_t rows = 0;  ///< how often rows of this step chose it
+  std::uint32_t rows = 0;  ///< how many rows of this step chose it; guessed ones do not count
 };
 /// Where a trace is recorded, the members are followed by the touch's rows, and these by top_k choices of
 /// each row, by rank.

@@ -22,6 +22,7 @@ enum class WaitFor : std::uint32_t {
   kLease,        ///< detail = slot (loader)
   kDrive,        ///< detail = reads in flight (loader)
   kKvPages,      ///< pages or a place in the batch (router)
+  kDrafts,      ///< drafts that are worth a wait (router)
 };
 
 /// Where an edge's ring and arena lie in its producer's desk. Written by the launcher before any stage

@@ -37,6 +37,14 @@ struct RequestParams {
   std::uint32_t eos_count = 0;
   std::uint32_t eos[kMaxEos] = {};
   std::uint64_t created_s = 0;  ///< Unix time of the request, as the API shows it
+
+  /// Whether `token` ends the answer.
+  bool ends_at(std::uint32_t token) const {
+    if ((flags & kIgnoreEos) != 0) return false;
+    for (std::uint32_t i = 0; i < eos_count; ++i)
+      if (eos[i] == token) return true;
+    return false;
+  }
 };
 
 /// The payload of kSubmit: params, then prompt_tokens ids (u32).

@@ -8,9 +8,9 @@ namespace wisp::shm {
 /// The stages of the pipeline. The value is an index into `life` and into every table of stages.
 enum class StageId : std::uint32_t { kGateway = 0, kRouter, kLoader, kCompute, kSpeculator };
 inline constexpr std::uint32_t kStages = 5;
-/// The speculator's place and edges stay free until it exists.
-inline constexpr std::array<StageId, 4> kRunningStages{StageId::kGateway, StageId::kRouter, StageId::kLoader,
-                                                       StageId::kCompute};
+/// Those that the pipeline has today; a stage may be planned for without being one of them.
+inline constexpr std::array<StageId, 5> kRunningStages{StageId::kGateway, StageId::kRouter, StageId::kLoader,
+                                                       StageId::kCompute, StageId::kSpeculator};
 
 constexpr std::uint32_t index(StageId s) {
   return static_cast<std::uint32_t>(s);
@@ -29,8 +29,10 @@ enum class EdgeId : std::uint32_t {
   kComputeRouter = 4,  ///< lossless: step results
   kComputeLoader = 5,  ///< lossless: touches and needs
   kLoaderCompute = 6,  ///< lossless: slot ready, slot failed
+  kRouterSpeculator = 8,  ///< lossy: a sequence of the journal wants drafts
+  kSpeculatorRouter = 9,  ///< lossy: drafts
 };
-inline constexpr std::uint32_t kEdges = 12;  ///< 7 to 11 are reserved for hints and the speculator
+inline constexpr std::uint32_t kEdges = 12;  ///< 7, 10 and 11 are reserved for hints and heads that draft
 constexpr std::uint32_t index(EdgeId e) {
   return static_cast<std::uint32_t>(e);
 }
@@ -55,11 +57,15 @@ constexpr EdgeEnds ends_of(EdgeId e) {
       return {StageId::kCompute, StageId::kLoader, 1024};
     case EdgeId::kLoaderCompute:
       return {StageId::kLoader, StageId::kCompute, 1024};
+    case EdgeId::kRouterSpeculator:
+      return {StageId::kRouter, StageId::kSpeculator, 64};
+    case EdgeId::kSpeculatorRouter:
+      return {StageId::kSpeculator, StageId::kRouter, 64};
   }
   return {StageId::kGateway, StageId::kGateway, 0};
 }
-inline constexpr std::array<EdgeId, 6> kAllEdges{EdgeId::kGatewayRouter, EdgeId::kRouterGateway,
-                                                 EdgeId::kRouterCompute, EdgeId::kComputeRouter,
-                                                 EdgeId::kComputeLoader, EdgeId::kLoaderCompute};
+inline constexpr std::array<EdgeId, 8> kAllEdges{
+    EdgeId::kGatewayRouter, EdgeId::kRouterGateway, EdgeId::kRouterCompute,    EdgeId::kComputeRouter,
+    EdgeId::kComputeLoader, EdgeId::kLoaderCompute, EdgeId::kRouterSpeculator, EdgeId::kSpeculatorRouter};
 
 }  // namespace wisp::shm

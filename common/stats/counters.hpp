@@ -52,9 +52,32 @@ enum class Counter : std::uint32_t {
   kHelperRestarts,       ///< gateway: template helpers started again
   kLongestStall,         ///< router: most prompt rows computed between two tokens of one stream
   kTracesLost,           ///< loader: routing traces that ended before the run did
+  kPlainSteps,           ///< router: decode steps without drafts whose time is counted, and of these alone:
+  kPlainStepNs,          ///< from a step published to its result seen
+  kPlainTokens,          ///< tokens that they gave
+  kDraftSteps,           ///< router: decode steps with drafts, and of these alone:
+  kDraftStepNs,          ///< from a step published to its result seen, and what was waited for drafts before
+  kDraftTokens,          ///< tokens that they gave
+  kDraftsWrong,          ///< router: messages of drafts that fit nothing
+  kDraftMessages,        ///< speculator: sent
+  kDraftModelNs,         ///< speculator: CPU time of the draft model
+  kDrafted1,             ///< router: drafts tried in the first place behind a known token, and so on
+  kDrafted2,
+  kDrafted3,
+  kDrafted4,
+  kDrafted5,
+  kDrafted6,
+  kDrafted7,
+  kAccepted1,  ///< router: those that stood
+  kAccepted2,
+  kAccepted3,
+  kAccepted4,
+  kAccepted5,
+  kAccepted6,
+  kAccepted7,
   kCount
 };
-inline constexpr std::uint32_t kCounterCells = 64;
+inline constexpr std::uint32_t kCounterCells = 128;
 static_assert(static_cast<std::uint32_t>(Counter::kCount) <= kCounterCells);
 
 struct CounterInfo {
@@ -105,6 +128,29 @@ inline constexpr std::array<CounterInfo, static_cast<std::size_t>(Counter::kCoun
     {"helper_restarts", ""},
     {"longest_stall", "rows"},
     {"traces_lost", ""},
+    {"plain_steps", ""},
+    {"plain_step_ns", "ns"},
+    {"plain_tokens", "tokens"},
+    {"draft_steps", ""},
+    {"draft_step_ns", "ns"},
+    {"draft_tokens", "tokens"},
+    {"drafts_wrong", ""},
+    {"draft_messages", ""},
+    {"draft_model_ns", "ns"},
+    {"drafted_1", "tokens"},
+    {"drafted_2", "tokens"},
+    {"drafted_3", "tokens"},
+    {"drafted_4", "tokens"},
+    {"drafted_5", "tokens"},
+    {"drafted_6", "tokens"},
+    {"drafted_7", "tokens"},
+    {"accepted_1", "tokens"},
+    {"accepted_2", "tokens"},
+    {"accepted_3", "tokens"},
+    {"accepted_4", "tokens"},
+    {"accepted_5", "tokens"},
+    {"accepted_6", "tokens"},
+    {"accepted_7", "tokens"},
 }};
 
 /// Hop times of one edge, publication to the consumer's first look, in log2 buckets of nanoseconds: bucket i

@@ -185,6 +185,8 @@ std::string wait_text(shm::WaitFor what, std::uint64_t detail) {
       return "the drive, " + n + " reads in flight";
     case shm::WaitFor::kKvPages:
       return "KV pages or a place in the batch";
+    case shm::WaitFor::kDrafts:
+      return "drafts";
   }
   return "something unknown (" + std::to_string(static_cast<std::uint32_t>(what)) + ")";
 }

@@ -76,11 +76,12 @@ void ComputeStage::make_ready() {
                                        ctx_.plan().prompt_chunk + ctx_.plan().parallel, ctx_.plan().ctx,
                                        ctx_.plan().profile == "fast");
   const std::uint32_t parallel = ctx_.plan().parallel;
-  forward_->reserve_logits(parallel);
+  forward_->reserve_logits(parallel + ring::kMostDraftedInStep);
   sampler_.reserve(manifest_.spec.vocab);
   plan_.parts.reserve(parallel);
   sequences_.reserve(parallel);
   valid_.reserve(parallel);
+  accepted_.reserve(parallel);
   result_.reserve(sizeof(ring::StepResultHeader) + parallel * sizeof(ring::StepResultRow));
   spdlog::info("kernels: {}, {} threads", kernels::name_of(table.isa), pool_.threads());
 }
@@ -115,13 +116,14 @@ bool ComputeStage::decode(const ring::Descriptor& d, Plan& plan) const {
     return s;
   };
   if (d.kind != ring::Kind::kStep || !take(&plan.header, sizeof plan.header)) return false;
-  std::uint64_t rows = 0;
+  std::uint64_t rows = 0, drafts = 0;
   for (std::uint32_t i = 0; i < plan.header.requests; ++i) {
     Plan::Part part;
     if (!take(&part.request, sizeof part.request)) return false;
     const ring::StepRequest& q = part.request;
     const std::uint64_t padded = (std::uint64_t{q.count} + q.pages + 1) / 2 * 2;
     if (q.count == 0 || padded > in.size() / sizeof(std::uint32_t)) return false;
+    if (q.drafts >= q.count || q.drafts > ring::kMostDrafted || (q.drafts > 0 && q.sample == 0)) return false;
     if (q.record >= ctx_.plan().records || std::uint64_t{q.start} + q.count > ctx_.plan().ctx) return false;
     if (std::uint64_t{q.pages} * kernels::kPageTokens < std::uint64_t{q.start} + q.count) return false;
     part.ids = words(q.count);
@@ -130,8 +132,10 @@ bool ComputeStage::decode(const ring::Descriptor& d, Plan& plan) const {
     for (const std::uint32_t p : part.pages)
       if (p >= ctx_.at().kv->pages) return false;
     rows += q.count;
+    drafts += q.drafts;
     plan.parts.push_back(part);
   }
+  if (drafts > ring::kMostDraftedInStep) return false;
   if (rows > ctx_.plan().prompt_chunk + ctx_.plan().parallel) return false;
   return true;
 }
@@ -150,6 +154,7 @@ void ComputeStage::run_step(const Plan& plan) {
   sequences_.clear();
   for (const Plan::Part& p : plan.parts) {
     Sequence s{p.ids, p.pages, p.request.start, p.request.sample != 0 ? Logits::kLastRow : Logits::kNone, {}};
+    s.drafts = p.request.drafts;
     // By the prompt's length as the journal has it: a request that is taken up again gets the same forms.
     if (ctx_.plan().naive_prefill) s.naive_until = kernels::naive_positions(p.request.params.prompt_tokens);
     for (const std::uint32_t id : p.ids)
@@ -168,12 +173,17 @@ void ComputeStage::run_step(const Plan& plan) {
   if (!valid_.empty()) completed = forward_->run(valid_, experts_, [&] { return all_cancelled(plan); });
   pool_.rest();
   experts_.end_step();
+  accepted_.assign(valid_.size(), 0);
   for (std::size_t i = 0, v = 0; i < sequences_.size(); ++i)
-    if (sequences_[i].error.empty()) sequences_[i].error = valid_[v++].error;
+    if (sequences_[i].error.empty()) {
+      sequences_[i].draft_failed = valid_[v].draft_failed;
+      sequences_[i].error = valid_[v++].error;
+    }
   ctx_.desk()->add(Counter::kSteps);
   publish_result(plan, completed);
+  if (completed) forward_->keep_drafts(valid_, accepted_, experts_);
   bool decode = true;
-  for (const Sequence& s : sequences_) decode = decode && s.ids.size() == 1;
+  for (const Sequence& s : sequences_) decode = decode && s.ids.size() == 1 + std::size_t{s.drafts};
   times_.end(ctx_.desk(), decode, forward_->spans(), experts_.slept_ticks(), pool_.waited_ticks());
 }
 
@@ -201,6 +211,7 @@ void ComputeStage::publish_result(const Plan& plan, bool completed) {
     row.record = q.record;
     row.start = q.start;
     row.count = q.count;
+    row.drafts = q.drafts;
     std::string error = sequences_[i].error;
     bool in_vocabulary = true;
     for (const std::uint32_t id : sequences_[i].ids)
@@ -209,15 +220,7 @@ void ComputeStage::publish_result(const Plan& plan, bool completed) {
     if (!completed) {
       row.status = ring::RowStatus::kCancelled;
     } else if (error.empty() && q.sample != 0) {
-      const std::span<const float> logits = forward_->logits(place);
-      auto token = sampler_.draw(logits, q.params, q.start + q.count);
-      if (token.ok()) {
-        row.sampled = 1;
-        row.token = token.value();
-        if ((q.params.flags & shm::kWriteLogits) != 0) error = write_logits(q.request, q.generated, logits);
-      } else {
-        error = token.error().text + " at position " + std::to_string(q.start + q.count - 1);
-      }
+      error = draw(i, place, row);
     }
     if (row.status == ring::RowStatus::kOk && !error.empty()) {
       row.status = ring::RowStatus::kFailed;
@@ -234,6 +237,32 @@ void ComputeStage::publish_result(const Plan& plan, bool completed) {
   while (!to_router_.publish(m, false))
     ctx_.sleep(WaitFor::kRingSpace, shm::index(shm::EdgeId::kComputeRouter),
                [&] { return to_router_.has_space(result_.size()); });
+}
+
+/// The target's own draw decides at each place, with the number that belongs to that position: so the tokens
+/// are those of plain decoding, whatever was guessed.
+std::string ComputeStage::draw(std::size_t i, std::size_t place, ring::StepResultRow& row) {
+  const Plan::Part& part = plan_.parts[i];
+  const ring::StepRequest& q = part.request;
+  const std::uint32_t vocab = manifest_.spec.vocab, certain = q.count - q.drafts;
+  const std::span<const float> all = forward_->logits(place);
+  for (std::uint32_t d = 0; d <= q.drafts; ++d) {
+    const std::span<const float> logits = all.subspan(std::size_t{d} * vocab, vocab);
+    auto token = sampler_.draw(logits, q.params, q.start + certain + d);
+    // What fails behind a draft fails in a plain step after it, where it can be said.
+    if (!token.ok() && d > 0) break;
+    if (!token.ok())
+      return token.error().text + " at position " + std::to_string(q.start + certain + d - 1);
+    if ((q.params.flags & shm::kWriteLogits) != 0)
+      if (std::string error = write_logits(q.request, q.generated + d, logits); !error.empty()) return error;
+    row.tokens[row.sampled++] = token.value();
+    if (d == q.drafts || d >= sequences_[i].draft_failed || part.ids[certain + d] != token.value() ||
+        q.params.ends_at(token.value()))
+      break;
+  }
+  row.count = certain + row.sampled - 1;
+  accepted_[place] = row.sampled - 1;
+  return {};
 }
 
 std::string ComputeStage::write_logits(std::uint64_t request, std::uint32_t row,

@@ -41,6 +41,9 @@ class ComputeStage final : public service::Stage {
   void run_step(const Plan& plan);
   void name_rows(const Plan& plan);
   void publish_result(const Plan& plan, bool completed);
+  /// Draws what follows the rows of part i, which is valid_[place], into `row` as far as its drafts stand.
+  /// The error's text, or none.
+  std::string draw(std::size_t i, std::size_t place, ring::StepResultRow& row);
   std::string write_logits(std::uint64_t request, std::uint32_t row, std::span<const float> logits) const;
   bool all_cancelled(const Plan& plan) const;
 
@@ -59,6 +62,7 @@ class ComputeStage final : public service::Stage {
   StepTimes times_;
   std::vector<Sequence> sequences_;         ///< [parts]
   std::vector<Sequence> valid_;             ///< those that can be computed
+  std::vector<std::uint32_t> accepted_;     ///< [valid_] drafts that stand
   std::vector<std::byte> result_;           ///< the message
   std::vector<ring::TouchRow> named_rows_;  ///< of the step, where a trace is recorded
   Sampler sampler_;

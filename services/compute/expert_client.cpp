@@ -136,6 +136,16 @@ void ExpertClient::send_touch(std::uint32_t layer, bool decode, bool again) {
   if (!again) ctx_.desk()->add(Counter::kTouches);
 }
 
+/// Nobody is woken: it is for the counts alone.
+void ExpertClient::kept(std::uint32_t layer, std::span<const ring::TouchMember> set) {
+  ring::Message m;
+  m.kind = ring::Kind::kKept;
+  m.key = ring::expert_key(layer, 0);
+  m.aux = step_;
+  m.payload = std::as_bytes(set);
+  publish(m, false);
+}
+
 /// Nobody is woken: the loader reads for this layer, and looks when the next of those reads ends.
 void ExpertClient::guess(std::uint32_t layer, std::span<const std::uint32_t> experts) {
   guess_.clear();

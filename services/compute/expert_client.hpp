@@ -22,6 +22,7 @@ class ExpertClient final : public ExpertSource {
   void choices(std::span<const std::uint32_t> experts, std::span<const float> weights) override;
   bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use, Fail fail,
              Cancelled cancelled) override;
+  void kept(std::uint32_t layer, std::span<const ring::TouchMember> set) override;
   bool wants_guesses() const override { return guesses_; }
   void guess(std::uint32_t layer, std::span<const std::uint32_t> experts) override;
   /// Wakes a loader that was told of hits only, so that it sees their touches. For when there is no step to

@@ -88,6 +88,8 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
   place_row_.resize(chosen_.size());
   member_of_.resize(spec.router.experts);
   set_.reserve(spec.router.experts);
+  member_rows_.reserve(spec.router.experts);
+  draft_choices_.resize(spec.layers.size() * ring::kMostDraftedInStep * spec.router.top_k);
   member_first_.reserve(std::size_t{spec.router.experts} + 1);
   member_next_.reserve(spec.router.experts);
   jobs_.reserve(spec.router.experts);
@@ -122,6 +124,7 @@ void Forward::lay_out_rows(std::span<const Sequence> sequences) {
   rows_.clear();
   stretches_.clear();
   decode_ = true;
+  draft_rows_ = 0;
   const auto add = [&](std::uint32_t s, std::uint32_t begin, std::uint32_t end, bool naive) {
     if (begin >= end) return;
     const auto first = static_cast<std::uint32_t>(rows_.size());
@@ -131,12 +134,15 @@ void Forward::lay_out_rows(std::span<const Sequence> sequences) {
   };
   for (std::uint32_t s = 0; s < sequences.size(); ++s) {
     const Sequence& q = sequences[s];
-    const std::uint32_t end = q.start + static_cast<std::uint32_t>(q.ids.size());
+    const std::uint32_t end = q.end();
     const std::uint32_t cut = std::clamp(q.naive_until, q.start, end);
-    decode_ = decode_ && q.ids.size() == 1;
+    decode_ = decode_ && q.ids.size() == 1 + std::size_t{q.drafts};
     add(s, q.start, cut, true);
     add(s, cut, end, false);
+    for (std::uint32_t d = 0; d < q.drafts; ++d) rows_[rows_.size() - 1 - d].guessed = true;
+    draft_rows_ += q.drafts;
   }
+  WISP_CHECK(draft_rows_ <= ring::kMostDraftedInStep);
   WISP_CHECK(rows_.size() <= max_rows_);
 }
 
@@ -271,7 +277,7 @@ void Forward::head(std::span<Sequence> sequences) {
     const std::size_t begin = end;
     end += sequences[s].ids.size();
     if (sequences[s].logits == Logits::kNone) continue;
-    const std::size_t first = sequences[s].logits == Logits::kAllRows ? begin : end - 1;
+    const std::size_t first = sequences[s].logits == Logits::kAllRows ? begin : end - 1 - sequences[s].drafts;
     logits_of_[s] = {wanted, static_cast<std::uint32_t>(end - first)};
     for (std::size_t row = first; row < end; ++row, ++wanted)
       k_.rms_norm(x_.data() + row * spec_.hidden, weights_.norm.data(), spec_.norm_eps, spec_.hidden,

@@ -31,7 +31,7 @@ struct KvPages {
   }
 };
 
-/// Which rows of a sequence are to give logits.
+/// Which rows of a sequence are to give logits: none, the last certain one and the guessed ones behind it, all.
 enum class Logits : std::uint8_t { kNone, kLastRow, kAllRows };
 
 /// Rows [start, start + ids.size()) of one sequence, and what became of them.
@@ -43,6 +43,13 @@ struct Sequence {
   std::string error;  ///< not empty: this sequence failed, the others did not
   /// Latent attention: rows at positions below this take the naive form (wisp/kernels/naive.hpp).
   std::uint32_t naive_until = 0;
+  /// So many of the last ids are guessed: what their rows choose counts nowhere until kept() says that they
+  /// stand.
+  std::uint32_t drafts = 0;
+  /// Drafts from this one on have no logits: an expert that none but they chose could not be had.
+  std::uint32_t draft_failed = UINT32_MAX;
+
+  std::uint32_t end() const { return start + static_cast<std::uint32_t>(ids.size()); }
 };
 
 /// An expert that lies in memory now, as its place in the set that was asked for.
@@ -68,6 +75,8 @@ class ExpertSource {
   /// on the way.
   virtual bool visit(std::uint32_t layer, std::span<const ring::TouchMember> set, bool decode, Use use,
                      Fail fail, Cancelled cancelled) = 0;
+  /// What guessed rows chose in an earlier visit to `layer`, of those alone that turned out to stand.
+  virtual void kept(std::uint32_t /*layer*/, std::span<const ring::TouchMember> /*set*/) {}
   /// Whether guesses are of use.
   virtual bool wants_guesses() const { return false; }
   /// A later visit to `layer` may ask for these, the likeliest first. Called from within visit(), while it
@@ -86,10 +95,13 @@ class Forward {
   /// Computes all rows of all sequences: writes their KV rows, and logits where asked. Returns false if
   /// cancelled.
   bool run(std::span<Sequence> sequences, ExpertSource& experts, ExpertSource::Cancelled cancelled);
+  /// Tells `experts` what guessed rows of the last run chose: of sequence i the first accepted[i].
+  void keep_drafts(std::span<const Sequence> sequences, std::span<const std::uint32_t> accepted,
+                   ExpertSource& experts);
   /// Makes room for the logits of `rows` rows; a call that wants more makes it itself.
   void reserve_logits(std::uint32_t rows);
-  /// Logits of the sequence with index i in the last run, which wanted them: [vocab] of its last row, or
-  /// [rows, vocab] of all.
+  /// Logits of the sequence with index i in the last run, which wanted them: [1 + drafts, vocab] from its last
+  /// certain row on, or [rows, vocab] of all.
   std::span<const float> logits(std::size_t i) const;
   /// Where the time of a call goes. The caller restarts it.
   Spans& spans() { return spans_; }
@@ -98,6 +110,7 @@ class Forward {
   struct Row {
     std::uint32_t sequence;
     std::uint32_t position;
+    bool guessed = false;
   };
   /// Where a sequence's logits lie in logits_.
   struct LogitRows {
@@ -299,6 +312,9 @@ class Forward {
   std::vector<float> ordered_;                     ///< [rows, ordered_width] inputs in a matrix's own order
   std::vector<ring::TouchMember> set_;
   std::vector<std::int32_t> member_of_;      ///< [experts] place in set_, -1 where it is not in it
+  std::vector<std::uint32_t> member_rows_;   ///< [set] rows that chose it, guessed ones too
+  std::vector<std::uint16_t> draft_choices_;  ///< [layers, guessed rows of the last run, top_k]
+  std::uint32_t draft_rows_ = 0;              ///< of the last run
   std::vector<std::uint32_t> member_first_;  ///< [set + 1] first place in product_
   std::vector<std::uint32_t> member_next_;   ///< [set] next free place
   std::vector<ExpertJob> jobs_;

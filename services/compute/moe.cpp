@@ -30,6 +30,9 @@ void Forward::route(std::uint32_t layer, std::uint32_t rows) {
   const kernels::RouteRule rule = rule_of(r);
   products(normed_.data(), {{w.router, router_.data()}}, rows);
   set_.clear();
+  member_rows_.clear();
+  std::uint16_t* guessed =
+      draft_choices_.data() + std::size_t{layer} * ring::kMostDraftedInStep * spec_.router.top_k;
   std::fill(member_of_.begin(), member_of_.end(), -1);
   for (std::size_t row = 0; row < rows; ++row) {
     std::uint32_t* ids = chosen_.data() + row * r.top_k;
@@ -40,13 +43,18 @@ void Forward::route(std::uint32_t layer, std::uint32_t rows) {
       if (m < 0) {
         m = static_cast<std::int32_t>(set_.size());
         set_.push_back({static_cast<std::uint16_t>(ids[rank]), 0, 0});
+        member_rows_.push_back(0);
       }
-      ++set_[static_cast<std::size_t>(m)].rows;
+      ++member_rows_[static_cast<std::size_t>(m)];
+      if (rows_[row].guessed)
+        *guessed++ = static_cast<std::uint16_t>(ids[rank]);
+      else
+        ++set_[static_cast<std::size_t>(m)].rows;
     }
   }
   // Places of the products: grouped by expert, so that an expert reads and writes consecutive rows.
   member_first_.assign(set_.size() + 1, 0);
-  for (std::size_t m = 0; m < set_.size(); ++m) member_first_[m + 1] = member_first_[m] + set_[m].rows;
+  for (std::size_t m = 0; m < set_.size(); ++m) member_first_[m + 1] = member_first_[m] + member_rows_[m];
   member_next_.assign(member_first_.begin(), member_first_.end() - 1);
   for (std::size_t i = 0; i < std::size_t{rows} * r.top_k; ++i) {
     const std::uint32_t place = member_next_[static_cast<std::size_t>(member_of_[chosen_[i]])]++;
@@ -62,8 +70,12 @@ bool Forward::moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, Expert
   route(layer, rows);
   const auto fail = [&](std::uint32_t member, const std::string& why) {
     for (std::uint32_t p = member_first_[member]; p < member_first_[member + 1]; ++p) {
-      std::string& error = sequences[rows_[place_row_[p]].sequence].error;
-      if (error.empty()) error = why;
+      const Row& row = rows_[place_row_[p]];
+      Sequence& s = sequences[row.sequence];
+      if (row.guessed)
+        s.draft_failed = std::min(s.draft_failed, row.position + s.drafts - s.end());
+      else if (s.error.empty())
+        s.error = why;
       std::fill_n(product_.begin() + static_cast<std::ptrdiff_t>(p * hidden), hidden, 0.0f);
     }
   };
@@ -97,6 +109,29 @@ bool Forward::moe_ffn(std::uint32_t layer, std::span<Sequence> sequences, Expert
   }
   add_experts();
   return true;
+}
+
+void Forward::keep_drafts(std::span<const Sequence> sequences, std::span<const std::uint32_t> accepted,
+                          ExpertSource& experts) {
+  if (draft_rows_ == 0) return;
+  const std::uint32_t top_k = spec_.router.top_k;
+  for (std::uint32_t layer = 0; layer < spec_.layers.size(); ++layer) {
+    if (!spec_.layers[layer].moe) continue;
+    const std::uint16_t* row = draft_choices_.data() + std::size_t{layer} * ring::kMostDraftedInStep * top_k;
+    set_.clear();
+    for (std::size_t s = 0; s < sequences.size(); ++s)
+      for (std::uint32_t d = 0; d < sequences[s].drafts; ++d, row += top_k) {
+        if (d >= accepted[s]) continue;
+        for (std::uint32_t rank = 0; rank < top_k; ++rank) {
+          const auto m = std::ranges::find(set_, row[rank], &ring::TouchMember::expert);
+          if (m == set_.end())
+            set_.push_back({row[rank], 0, 1});
+          else
+            ++m->rows;
+        }
+      }
+    if (!set_.empty()) experts.kept(layer, set_);
+  }
 }
 
 void Forward::guess_next(std::uint32_t layer, ExpertSource& experts) {
@@ -216,10 +251,10 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
     // As many experts at once as the scratch has rows for.
     jobs_.clear();
     std::uint32_t rows = 0, most = 0;
-    for (; done < ready.size() && rows + set_[ready[done].member].rows <= max_rows_; ++done) {
+    for (; done < ready.size() && rows + member_rows_[ready[done].member] <= max_rows_; ++done) {
       const std::uint32_t m = ready[done].member;
       ExpertJob job{
-          ExpertWeights::at(spec_.expert, ready[done].extent), member_first_[m], set_[m].rows, rows, {}, {}};
+          ExpertWeights::at(spec_.expert, ready[done].extent), member_first_[m], member_rows_[m], rows, {}, {}};
       if (job.rows == 1 && !has_order()) {
         const std::uint32_t row = place_row_[job.first];
         job.gate_in = job.up_in = {normed_.data() + row * hidden, row_bytes_now_.from(row)};

@@ -87,16 +87,30 @@ std::span<const std::uint8_t> CachePolicy::admit(std::uint32_t layer, std::span<
     hits_.push_back(key_slot_[i] != 0 ? 1 : 0);
     set_stamp_[i] = touch_;
     touched_[i] = touch_;
-    if (count_it && rows == Rows::kDecode && key_slot_[i] != 0) set_passing(key_slot_[i] - 1, false);
+    if (count_it && rows == Rows::kDecode && m.rows > 0 && key_slot_[i] != 0) set_passing(key_slot_[i] - 1, false);
   }
   served_.assign(order_.size(), 0);
-  if (count_it && !set.empty()) count(layer, set);
+  if (count_it) count(layer, set);
   layer_ = layer;
   return hits_;
 }
 
+void CachePolicy::kept(std::uint32_t layer, std::span<const Member> set) {
+  for (const Member& m : set) {
+    WISP_CHECK(valid(m.key) && ring::layer_of(m.key) == layer);
+    if (const std::uint32_t slot = key_slot_[place(m.key)]; slot != 0) set_passing(slot - 1, false);
+  }
+  count(layer, set);
+  layer_ = layer;
+}
+
 /// Enters the touch into history and counts, and weighs the columns for its layer.
-void CachePolicy::count(std::uint32_t layer, std::span<const Member> set) {
+void CachePolicy::count(std::uint32_t layer, std::span<const Member> touched) {
+  counted_.clear();
+  for (const Member& m : touched)
+    if (m.rows > 0) counted_.push_back(m);
+  if (counted_.empty()) return;
+  const std::span<const Member> set = counted_;
   if (column_ == 0 || layer <= layer_) ++column_;
   Layer& l = layers_[layer];
   compare(layer, set);

@@ -42,7 +42,7 @@ class CachePolicy {
   /// One distinct expert of a touch.
   struct Member {
     std::uint32_t key = 0;
-    std::uint32_t rows = 1;  ///< how many rows chose it
+    std::uint32_t rows = 1;  ///< how many rows chose it; 0: guessed ones alone, which is no use of it
   };
   /// A slot to fill. `evicts`: it holds `key`, which has to go first.
   struct Choice {
@@ -68,6 +68,10 @@ class CachePolicy {
   /// sent again) leaves the statistics alone. Misses are then placed in set order by choose() and insert().
   std::span<const std::uint8_t> admit(std::uint32_t layer, std::span<const Member> set, bool count = true,
                                       Rows rows = Rows::kDecode);
+
+  /// Counts choices of guessed rows that turned out to stand, as one more pass over the layers: called for
+  /// each in ascending order, behind the touches that brought `set`. Changes no residency.
+  void kept(std::uint32_t layer, std::span<const Member> set);
 
   /// The next slot to fill, or nothing where no candidate may be taken now. Changes no residency.
   std::optional<Choice> choose(const Look& look = {});
@@ -163,6 +167,7 @@ class CachePolicy {
   float follow_sum_ = 0;
   std::uint64_t column_ = 0;  // number of the current one, from 1
 
+  std::vector<Member> counted_;  // of the set, what certain rows chose
   std::vector<std::uint8_t> hits_;
   std::vector<std::uint32_t> order_;   // the set in the order of placing: hits, then misses
   std::vector<std::uint8_t> served_;   // [order_]

@@ -146,6 +146,7 @@ class LoaderStage : public service::Stage {
   // prefetch.cpp
   void take_staging_slots();
   void on_guess(const ring::Descriptor& d);
+  void on_kept(const ring::Descriptor& d);
   bool prefetch();
   std::optional<std::uint32_t> staged(std::uint32_t key) const;
   bool holds_guess(std::uint32_t slot) const;

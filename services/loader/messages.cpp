@@ -62,6 +62,9 @@ bool LoaderStage::take_messages() {
       case ring::Kind::kGuess:
         on_guess(*d);
         break;
+      case ring::Kind::kKept:
+        on_kept(*d);
+        break;
       default:
         spdlog::warn("message of kind {} on the edge from compute is ignored", static_cast<int>(d->kind));
     }
@@ -148,6 +151,14 @@ void LoaderStage::on_touch(const ring::Descriptor& d) {
   }
   ctx_.desk()->add(decode ? Counter::kDecodeAccesses : Counter::kPrefillAccesses, members_.size());
   ctx_.desk()->add(decode ? Counter::kDecodeHits : Counter::kPrefillHits, hits);
+}
+
+void LoaderStage::on_kept(const ring::Descriptor& d) {
+  const std::uint32_t layer = ring::layer_of(d.key);
+  take_members(d, layer);
+  if (set_.empty()) return;
+  policy_.kept(layer, set_);
+  learn(layer);
 }
 
 void LoaderStage::on_need(std::uint32_t key) {

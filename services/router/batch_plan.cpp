@@ -25,13 +25,14 @@ ChunkRule chunk_rule(const plan::RunPlan& plan) {
 
 BatchPlanner::BatchPlanner(const JournalWriter& journal, ChunkRule rule, std::uint32_t parallel,
                            std::uint32_t kv_pages)
-    : journal_(&journal), rule_(rule), kv_pages_(kv_pages) {
+    : journal_(&journal), rule_(rule), kv_pages_(kv_pages), most_rows_(rule.alone + parallel) {
   WISP_CHECK(rule.alone > 0 && rule.beside > 0 && rule.beside <= rule.alone);
   rows_.reserve(journal.count());
   prompts_.reserve(journal.count());
   // Each admitted sequence may name its own pages, and one word of padding.
   bytes_.reserve(sizeof(ring::StepHeader) + journal.count() * (sizeof(ring::StepRequest) + 4) +
                  (std::size_t{rule.alone} + parallel + kv_pages) * sizeof(std::uint32_t));
+  drafts_.reserve(ring::kMostDraftedInStep);
   used_.reserve(kv_pages);
   free_.reserve(kv_pages);
 }
@@ -48,8 +49,37 @@ bool BatchPlanner::any() const {
   return false;
 }
 
+bool BatchPlanner::decodes(const PlannedRows& p) const {
+  // One missing row of an answer is its next token; more are a sequence whose KV rows were lost.
+  return p.count == 1 + p.drafts && p.sample && journal_->committed(p.record).length > 0;
+}
+
+std::uint32_t BatchPlanner::room() const {
+  std::uint32_t rows = 0;
+  for (const PlannedRows& p : rows_) rows += p.count;
+  return most_rows_ - rows;
+}
+
+void BatchPlanner::add_drafts(std::uint32_t record, std::span<const std::uint32_t> ids) {
+  WISP_CHECK(ids.size() <= std::min(room(), ring::kMostDrafted) &&
+             drafts_.size() + ids.size() <= ring::kMostDraftedInStep);
+  auto at = drafts_.begin();
+  for (PlannedRows& p : rows_) {
+    if (p.record != record) {
+      at += p.drafts;
+      continue;
+    }
+    WISP_CHECK(p.drafts == 0 && decodes(p));
+    p.drafts = static_cast<std::uint32_t>(ids.size());
+    p.count += p.drafts;
+    drafts_.insert(at, ids.begin(), ids.end());
+    return;
+  }
+}
+
 std::span<const PlannedRows> BatchPlanner::plan() {
   rows_.clear();
+  drafts_.clear();
   prompts_.clear();
   for (std::uint32_t i = 0; i < journal_->count(); ++i) {
     if (!running(i)) continue;
@@ -62,8 +92,7 @@ std::span<const PlannedRows> BatchPlanner::plan() {
   });
   bool decodes = false;
   for (std::uint32_t at = 0; at < rows_.size(); ++at) {
-    // One missing row of an answer is its next token; more are a sequence whose KV rows were lost.
-    if (rows_[at].count == 1 && journal_->committed(rows_[at].record).length > 0)
+    if (decodes(rows_[at]))
       decodes = true;
     else
       prompts_.push_back(at);
@@ -113,6 +142,7 @@ std::span<const std::byte> BatchPlanner::encode(std::uint64_t step, std::uint32_
   for (const PlannedRows& p : rows_) header.rows += p.count;
   bytes_.clear();
   append(bytes_, &header, 1);
+  const std::uint32_t* draft = drafts_.data();
   for (const PlannedRows& p : rows_) {
     const shm::JournalRecord& r = journal_->at(p.record);
     ring::StepRequest q;
@@ -124,8 +154,11 @@ std::span<const std::byte> BatchPlanner::encode(std::uint64_t step, std::uint32_
     q.sample = p.sample ? 1 : 0;
     q.generated = journal_->committed(p.record).length;
     q.params = r.params;
+    q.drafts = p.drafts;
     append(bytes_, &q, 1);
-    append(bytes_, journal_->ids(p.record).data() + p.start, p.count);
+    append(bytes_, journal_->ids(p.record).data() + p.start, p.count - p.drafts);
+    append(bytes_, draft, p.drafts);
+    draft += p.drafts;
     append(bytes_, journal_->pages(p.record).data(), q.pages);
     if ((p.count + q.pages) % 2 != 0)
       bytes_.resize(bytes_.size() + sizeof(std::uint32_t));  // keeps headers 8-aligned

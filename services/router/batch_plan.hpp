@@ -16,6 +16,7 @@ struct PlannedRows {
   std::uint32_t start = 0;
   std::uint32_t count = 0;
   bool sample = false;
+  std::uint32_t drafts = 0;  ///< the last of `count`
   bool operator==(const PlannedRows&) const = default;
 };
 
@@ -50,6 +51,13 @@ class BatchPlanner {
   /// The rows of the next step, oldest sequence first; empty if there is nothing to do. Valid until the next
   /// call. Depends on the journal and on whose turn it is, and changes neither.
   std::span<const PlannedRows> plan();
+  /// Whether these rows of the last plan are one sequence's next token.
+  bool decodes(const PlannedRows& p) const;
+  /// Rows that the last plan leaves of what one step may hold.
+  std::uint32_t room() const;
+  /// Guessed tokens behind the row of `record`, which decodes() in the last plan; not more than room() and
+  /// ring::kMostDrafted, nor ring::kMostDraftedInStep in all.
+  void add_drafts(std::uint32_t record, std::span<const std::uint32_t> ids);
   /// The last plan as edge 3 carries it; the turn moves on. Valid until the next call.
   std::span<const std::byte> encode(std::uint64_t step, std::uint32_t kv_generation);
   /// KV pages that no admitted, unfinished record names, ascending: a free list that is derived, so that none
@@ -68,6 +76,8 @@ class BatchPlanner {
   std::uint32_t next_turn_ = 0;  ///< after the last plan
   std::vector<PlannedRows> rows_;
   std::vector<std::uint32_t> prompts_;  ///< places in rows_ that share the room, by turn
+  std::uint32_t most_rows_;
+  std::vector<std::uint32_t> drafts_;  ///< in the order of rows_
   std::vector<std::byte> bytes_;
   std::vector<bool> used_;
   std::vector<std::uint32_t> free_;

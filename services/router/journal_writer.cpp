@@ -87,14 +87,16 @@ void JournalWriter::adopt(std::uint32_t i, std::uint32_t gateway_epoch) {
   journal_->record(i)->adopted_by.store(gateway_epoch, std::memory_order_release);
 }
 
-void JournalWriter::commit_token(std::uint32_t i, std::uint32_t token, Finish finish, std::uint64_t now_ns) {
+void JournalWriter::commit_tokens(std::uint32_t i, std::span<const std::uint32_t> tokens, Finish finish,
+                                  std::uint64_t now_ns) {
   JournalRecord* r = journal_->record(i);
   const CommitWord c = committed(i);
-  Journal::ids(r)[r->params.prompt_tokens + c.length] = token;
+  std::copy(tokens.begin(), tokens.end(), Journal::ids(r) + r->params.prompt_tokens + c.length);
   if (finish != Finish::kNone) r->finished_ns.store(now_ns, std::memory_order_relaxed);
-  crc_[i] = shm::journal_crc_extend(c.crc, token);
+  crc_[i] = c.crc;
+  for (const std::uint32_t token : tokens) crc_[i] = shm::journal_crc_extend(crc_[i], token);
   service::crash_point(service::CrashPoint::kTokenBeforeCommit);
-  r->commit.store(CommitWord{c.length + 1, finish, crc_[i]}.pack(), std::memory_order_release);
+  r->commit.store(CommitWord{c.length + static_cast<std::uint32_t>(tokens.size()), finish, crc_[i]}.pack(), std::memory_order_release);
 }
 
 void JournalWriter::finish(std::uint32_t i, std::uint32_t length, Finish why, std::uint64_t now_ns) {

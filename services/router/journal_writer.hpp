@@ -45,8 +45,12 @@ class JournalWriter {
             std::span<const std::uint32_t> prompt, std::uint32_t gateway_epoch);
   void admit(std::uint32_t i, std::span<const std::uint32_t> pages);
   void adopt(std::uint32_t i, std::uint32_t gateway_epoch);
-  /// Appends one token; `finish` becomes true with it. This is the moment the token exists.
-  void commit_token(std::uint32_t i, std::uint32_t token, shm::Finish finish, std::uint64_t now_ns);
+  /// Appends tokens (1 at least); `finish` becomes true with them. This is the moment they exist.
+  void commit_tokens(std::uint32_t i, std::span<const std::uint32_t> tokens, shm::Finish finish,
+                     std::uint64_t now_ns);
+  void commit_token(std::uint32_t i, std::uint32_t token, shm::Finish finish, std::uint64_t now_ns) {
+    commit_tokens(i, {&token, 1}, finish, now_ns);
+  }
   /// Ends record i after its first `length` tokens.
   void finish(std::uint32_t i, std::uint32_t length, shm::Finish why, std::uint64_t now_ns);
   void fail(std::uint32_t i, std::string_view error, std::uint64_t now_ns);

@@ -25,6 +25,7 @@ constexpr std::uint64_t kSpinNs = 100'000;
 RouterStage::RouterStage(service::StageContext& ctx)
     : ctx_(ctx),
       board_(shm::extra_of<shm::RouterBoard>(ctx.desk())),
+      drafts_(ctx, journal_),
       from_gateway_(ctx.consumer(EdgeId::kGatewayRouter)),
       to_gateway_(ctx.producer(EdgeId::kRouterGateway)),
       to_compute_(ctx.producer(EdgeId::kRouterCompute)),
@@ -38,6 +39,7 @@ Status RouterStage::attach() {
   kv_generation_ = static_cast<std::uint32_t>(ctx_.desk()->region.generation);
   for (const std::string& what : journal_.attach(journal, ctx_.plan().kv_pages, kv_generation_))
     spdlog::error("journal: {} does not hold its checksum and is dropped", what);
+  drafts_.attach();
   rows_at_token_.assign(journal_.count(), 0);
   planner_.emplace(journal_, chunk_rule(ctx_.plan()), ctx_.plan().parallel, ctx_.plan().kv_pages);
   for (std::uint32_t i = 0; i < journal_.count(); ++i) {
@@ -57,6 +59,7 @@ Result<std::unique_ptr<service::Stage>> make_router(service::StageContext& ctx) 
 
 bool RouterStage::poll() {
   bool worked = drain_results();
+  worked |= drafts_.take();
   worked |= drain_gateway();
   worked |= expire_records();
   worked |= admit_queued();
@@ -69,13 +72,16 @@ bool RouterStage::poll() {
 bool RouterStage::has_work() {
   const ring::Descriptor* d = from_gateway_.front();
   const bool blocked = d != nullptr && d->kind == ring::Kind::kSubmit && journal_.find_free() < 0;
-  if ((d != nullptr && !blocked) || !from_compute_.empty()) return true;
-  return !step_in_flight() && !gate_closed() && planner_->any();
+  if ((d != nullptr && !blocked) || !from_compute_.empty() || drafts_.has_messages()) return true;
+  return !step_in_flight() && !gate_closed() && planner_->any() && !drafts_.waits();
 }
 
 void RouterStage::sleep(service::StageContext& ctx) {
   WaitFor why = WaitFor::kWork;
   std::uint64_t detail = 0;
+  if (!step_in_flight() && drafts_.waits())
+    return ctx.sleep(
+        WaitFor::kDrafts, 0, [this] { return has_work(); }, nullptr, drafts_.remaining_ns());
   if (step_in_flight()) {
     why = WaitFor::kStepResult;
     detail = to_compute_.tail() - 1;
@@ -160,6 +166,7 @@ bool RouterStage::on_submit(const ring::Descriptor& d) {
   const auto* prompt = reinterpret_cast<const std::uint32_t*>(payload.data() + sizeof m);
   const auto epoch = static_cast<std::uint32_t>(d.request >> 32);
   journal_.open(static_cast<std::uint32_t>(slot), d.request, p, {prompt, p.prompt_tokens}, epoch);
+  drafts_.begin(static_cast<std::uint32_t>(slot));
   board_->cancel[slot].store(0, std::memory_order_seq_cst);
   ctx_.desk()->add(Counter::kRequests);
   return true;
@@ -220,12 +227,14 @@ bool RouterStage::drain_results() {
       std::memcpy(&header, payload.data(), sizeof header);
       const std::size_t rows = std::min<std::size_t>(
           header.requests, (payload.size() - sizeof header) / sizeof(ring::StepResultRow));
+      std::uint32_t tokens = 0;
       for (std::size_t n = 0; n < rows; ++n) {
         ring::StepResultRow row;
         std::memcpy(&row, payload.data() + sizeof header + n * sizeof row, sizeof row);
-        on_result_row(row);
+        tokens += on_result_row(row);
       }
       step_ns_ = d->t_pub > published_ns_ ? d->t_pub - published_ns_ : 0;
+      if (published_ns_ != 0) drafts_.finished(step_ns_, tokens);
       results_seen_ = std::max(results_seen_, d->aux + 1);
     }
     crash_point(CrashPoint::kCommitBeforeHead);
@@ -235,44 +244,71 @@ bool RouterStage::drain_results() {
   return worked;
 }
 
-void RouterStage::on_result_row(const ring::StepResultRow& row) {
+std::uint32_t RouterStage::on_result_row(const ring::StepResultRow& row) {
   if (row.record >= journal_.count() || !journal_.in_use(row.record) || journal_.finished(row.record) ||
       journal_.at(row.record).request.load(std::memory_order_relaxed) != row.request) {
     ctx_.desk()->add(Counter::kStaleResults);
-    return;
+    return 0;
   }
   const std::uint32_t i = row.record;
-  if (row.status == ring::RowStatus::kCancelled) return;
+  if (row.status == ring::RowStatus::kCancelled) return 0;
   if (row.status == ring::RowStatus::kFailed) {
     const std::size_t n = strnlen(row.error, sizeof row.error);
     journal_.fail(i, {row.error, n}, ctx_.now());
     tell_gateway(i);
-    return;
+    return 0;
   }
-  // A result [a, b) counts iff a <= kv_len < b: it is the key that makes a repeated result harmless.
+  // A result [a, b) counts iff a <= kv_len < b: it is the key that makes a repeated result harmless. Here b is
+  // the end of the rows that were certain; those of drafts that stood follow, up to `end`.
   const std::uint32_t kv_len = journal_.at(i).kv_len.load(std::memory_order_relaxed);
-  const std::uint32_t end = row.start + row.count;
-  if (row.start > kv_len || kv_len >= end || end > journal_.known(i)) {
+  const std::uint32_t known = journal_.known(i);
+  const std::uint32_t drawn = std::min(row.sampled, ring::kMostDrafted + 1);
+  const std::uint32_t end = row.start + row.count, certain = end - (drawn > 0 ? drawn - 1 : 0);
+  if (certain > end || row.start > kv_len || kv_len >= certain || certain > known) {
     ctx_.desk()->add(Counter::kStaleResults);
-    return;
+    return 0;
   }
   const shm::RequestParams& p = journal_.at(i).params;
-  const bool decodes = row.count == 1 && journal_.committed(i).length > 0;
-  if (!decodes) prompt_rows_ += end - kv_len;
-  if (row.sampled != 0 && end == journal_.known(i)) {
-    const std::uint32_t length = journal_.committed(i).length + 1;
-    const bool eos = (p.flags & shm::kIgnoreEos) == 0 &&
-                     std::find(p.eos, p.eos + p.eos_count, row.token) != p.eos + p.eos_count;
-    const Finish finish = eos ? Finish::kStop : length >= p.max_tokens ? Finish::kLength : Finish::kNone;
-    journal_.commit_token(i, row.token, finish, ctx_.now());
-    ctx_.desk()->add(Counter::kTokensCommitted);
+  const bool decodes = row.start + 1 == known && journal_.committed(i).length > 0;
+  if (!decodes) prompt_rows_ += certain - kv_len;
+  std::uint32_t tokens = 0;
+  if (drawn != 0 && certain == known) {
+    count_drafts(row);
+    tokens = commit(i, {row.tokens, drawn});
     if (decodes) note_stall(i);
     rows_at_token_[i] = prompt_rows_;
   }
   // After the commit: were it before, a death in between would leave no row to draw the token from again.
-  journal_.set_kv_len(i, end);
-  if (end <= p.prompt_tokens) ctx_.desk()->add(Counter::kPromptTokens, end - kv_len);
+  journal_.set_kv_len(i, std::min(end, journal_.known(i)));
+  if (certain <= p.prompt_tokens) ctx_.desk()->add(Counter::kPromptTokens, certain - kv_len);
   tell_gateway(i);
+  if (tokens != 0) drafts_.committed(i, active() == 1);
+  return tokens;
+}
+
+std::uint32_t RouterStage::commit(std::uint32_t record, std::span<const std::uint32_t> tokens) {
+  const shm::RequestParams& p = journal_.at(record).params;
+  const std::uint32_t length = journal_.committed(record).length;
+  std::uint32_t n = 0;
+  Finish finish = Finish::kNone;
+  while (n < tokens.size() && finish == Finish::kNone) {
+    const bool eos = p.ends_at(tokens[n]);
+    finish = eos ? Finish::kStop : length + ++n >= p.max_tokens ? Finish::kLength : Finish::kNone;
+    n += eos ? 1 : 0;
+  }
+  journal_.commit_tokens(record, tokens.first(n), finish, ctx_.now());
+  ctx_.desk()->add(Counter::kTokensCommitted, n);
+  return n;
+}
+
+void RouterStage::count_drafts(const ring::StepResultRow& row) {
+  const auto nth = [](Counter first, std::uint32_t n) {
+    return static_cast<Counter>(static_cast<std::uint32_t>(first) + n);
+  };
+  for (std::uint32_t n = 0; n < std::min(row.drafts, ring::kMostDrafted); ++n) {
+    ctx_.desk()->add(nth(Counter::kDrafted1, n));
+    if (n + 1 < row.sampled) ctx_.desk()->add(nth(Counter::kAccepted1, n));
+  }
 }
 
 void RouterStage::note_stall(std::uint32_t record) {
@@ -344,8 +380,10 @@ bool RouterStage::admit_queued() {
 }
 
 bool RouterStage::publish_step() {
-  if (step_in_flight() || gate_closed()) return false;
-  if (planner_->plan().empty()) return false;
+  if (step_in_flight() || gate_closed() || drafts_.waits()) return false;
+  const std::span<const PlannedRows> rows = planner_->plan();
+  if (rows.empty()) return false;
+  drafts_.add_to(*planner_, rows);
   const std::uint64_t step = to_compute_.tail();
   ring::Message m;
   m.kind = ring::Kind::kStep;
@@ -358,6 +396,7 @@ bool RouterStage::publish_step() {
   published_ns_ = shm::monotonic_now();
   board_->next_step.store(step + 1, std::memory_order_release);
   ctx_.desk()->add(Counter::kSteps);
+  drafts_.published(rows);
   return true;
 }
 

@@ -5,6 +5,7 @@
 
 #include "ring/messages.hpp"
 #include "services/router/batch_plan.hpp"
+#include "services/router/drafts.hpp"
 #include "services/router/journal_writer.hpp"
 #include "services/router/router_stage.hpp"
 
@@ -36,7 +37,11 @@ class RouterStage final : public service::Stage {
   /// True if the message's effect is recorded and it may be popped.
   bool on_submit(const ring::Descriptor& d);
   void on_finish_at(const ring::Descriptor& d);
-  void on_result_row(const ring::StepResultRow& row);
+  /// Tokens that it gave.
+  std::uint32_t on_result_row(const ring::StepResultRow& row);
+  /// Commits what was drawn, up to where the answer ends. How many.
+  std::uint32_t commit(std::uint32_t record, std::span<const std::uint32_t> tokens);
+  void count_drafts(const ring::StepResultRow& row);
   void note_stall(std::uint32_t record);
   void cancel(std::uint32_t record, shm::Finish why);
   void forget(std::uint32_t record);
@@ -52,6 +57,7 @@ class RouterStage final : public service::Stage {
   service::StageContext& ctx_;
   shm::RouterBoard* board_;
   JournalWriter journal_;
+  Drafts drafts_;
   std::optional<BatchPlanner> planner_;  ///< from attach() on
   ring::Consumer from_gateway_;
   ring::Producer to_gateway_;

@@ -4,9 +4,6 @@
 
 namespace wisp::speculator {
 
-/// Most tokens that one proposal holds.
-inline constexpr std::uint32_t kMostDrafted = 7;
-
 /// Guesses the tokens that follow a sequence. It may be wrong about all of them: the target's own draw
 /// decides at each position. Keeps what it likes about a sequence, and finds by itself what has changed since
 /// the last call, so that a new life, a rejected guess or another request in the same place need no message.

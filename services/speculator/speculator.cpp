@@ -1,0 +1,184 @@
+#include "services/speculator/speculator.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+
+namespace wisp::speculator {
+
+using shm::EdgeId;
+using stats::Counter;
+
+namespace {
+// As services/router/draft_control.hpp numbers them.
+constexpr std::uint8_t kFromModel = 0, kFromShortMatch = 1, kFromLongMatch = 2;
+
+/// Nanoseconds that this thread has computed.
+std::uint64_t cpu_now() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000ULL + static_cast<std::uint64_t>(t.tv_nsec);
+}
+}  // namespace
+
+SpeculatorStage::SpeculatorStage(service::StageContext& ctx, std::unique_ptr<DraftModel> model,
+                                 std::optional<Script> script)
+    : ctx_(ctx),
+      journal_(ctx.at().journal),
+      from_router_(ctx.consumer(EdgeId::kRouterSpeculator)),
+      to_router_(ctx.producer(EdgeId::kSpeculatorRouter)),
+      lookup_(ctx.plan().records, ctx.plan().ctx),
+      model_(std::move(model)),
+      script_(std::move(script)),
+      questions_(ctx.plan().records),
+      texts_(ctx.plan().records) {
+  drafts_.resize(ring::kLongestDraft);
+}
+
+Result<std::unique_ptr<service::Stage>> make_speculator(service::StageContext& ctx) {
+  std::unique_ptr<DraftModel> model;
+  std::optional<Script> script;
+  if (ctx.plan().options.speculate != "off") {
+    if (!ctx.plan().options.draft.empty()) {
+      WISP_ASSIGN(model, DraftModel::open(ctx.plan(), ctx.plan().vocab));
+    }
+    const char* const path = std::getenv(kScriptVariable);
+    if (path != nullptr && *path != '\0') {
+      WISP_ASSIGN(script, Script::load(path, ctx.plan().vocab));
+    }
+  }
+  return std::unique_ptr<service::Stage>(
+      std::make_unique<SpeculatorStage>(ctx, std::move(model), std::move(script)));
+}
+
+bool SpeculatorStage::has_work() {
+  return open_ > 0 || !from_router_.empty();
+}
+
+bool SpeculatorStage::poll() {
+  take_questions();
+  if (open_ == 0) return false;
+  for (std::uint32_t i = 0; i < questions_.size(); ++i)
+    if (questions_[i].request != 0) answer(i);
+  // Questions about others may have come meanwhile; whoever waits in a long catching-up goes on after them.
+  return true;
+}
+
+void SpeculatorStage::take_questions() {
+  bool any = false;
+  while (const ring::Descriptor* d = from_router_.front()) {
+    if (d->kind == ring::Kind::kDraftWanted && d->slot < questions_.size() && d->request != 0) {
+      Question& q = questions_[d->slot];
+      open_ += q.request == 0 ? 1 : 0;
+      q = {d->request, d->pos, std::min(d->key, ring::kLongestDraft), d->flags};
+    }
+    from_router_.pop();
+    any = true;
+  }
+  if (any) forget_ended();
+}
+
+void SpeculatorStage::forget_ended() {
+  for (std::uint32_t i = 0; i < texts_.size(); ++i) {
+    Text& t = texts_[i];
+    if (t.request == 0 || journal_->record(i)->request.load(std::memory_order_acquire) == t.request) continue;
+    t = {};
+    lookup_.forget(i);
+    if (model_) model_->forget(i);
+  }
+}
+
+bool SpeculatorStage::read(std::uint32_t record, std::uint64_t request) {
+  const shm::JournalRecord* r = journal_->record(record);
+  Text& t = texts_[record];
+  const std::uint64_t generation = r->generation.load(std::memory_order_acquire);
+  if ((generation & 1) != 0 || r->request.load(std::memory_order_acquire) != request) return false;
+  const auto c = shm::CommitWord::unpack(r->commit.load(std::memory_order_acquire));
+  const std::uint64_t length = std::uint64_t{r->params.prompt_tokens} + c.length;
+  if (c.finish != shm::Finish::kNone || length > journal_->capacity) return false;
+  if (t.request != request || length < t.ids.size()) {
+    t.ids.clear();
+    t.ids.reserve(std::min<std::uint64_t>(r->params.prompt_tokens + std::uint64_t{r->params.max_tokens},
+                                          journal_->capacity));
+    t.request = request;
+  }
+  const std::uint32_t* ids = shm::Journal::ids(r);
+  t.ids.insert(t.ids.end(), ids + t.ids.size(), ids + length);
+  // Whoever lives there now may have come while this was read.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (r->generation.load(std::memory_order_relaxed) == generation) return true;
+  t = {};
+  return false;
+}
+
+void SpeculatorStage::answer(std::uint32_t record) {
+  Question q = questions_[record];
+  questions_[record] = {};
+  --open_;
+  if (!read(record, q.request)) return;
+  q.pos = static_cast<std::uint32_t>(texts_[record].ids.size());
+  if (script_) return answer_by_script(record, q);
+  const bool model = (q.sources & ring::kAskModel) != 0 && model_;
+  if ((q.sources & ring::kAskMatch) != 0) {
+    const std::uint64_t begin = cpu_now();
+    const std::uint32_t n = lookup_.propose(record, q.request, texts_[record].ids, drafts_);
+    const std::uint8_t source = lookup_.matched() >= PromptLookup::kLong ? kFromLongMatch : kFromShortMatch;
+    send(q, record, source | (model ? 0 : ring::kLastDraft), n, cpu_now() - begin);
+  }
+  if (model) answer_by_model(record, q);
+}
+
+void SpeculatorStage::answer_by_model(std::uint32_t record, const Question& q) {
+  const std::uint64_t begin = cpu_now();
+  const std::uint32_t n = model_->propose(record, q.request, texts_[record].ids,
+                                          std::span(drafts_).first(std::min<std::size_t>(q.count, drafts_.size())));
+  const std::uint64_t took = cpu_now() - begin;
+  ctx_.desk()->add(Counter::kDraftModelNs, took);
+  send(q, record, kFromModel | ring::kLastDraft, n, took);
+  // A long prompt is read on between other questions; what comes of it is too late for this one.
+  if (!model_->has_more(record) || questions_[record].request != 0) return;
+  questions_[record] = q;
+  questions_[record].sources = ring::kAskModel;
+  ++open_;
+}
+
+void SpeculatorStage::answer_by_script(std::uint32_t record, const Question& q) {
+  if (script_->nonsense()) send_nonsense(q, record);
+  const std::uint32_t n = script_->propose(record, q.request, texts_[record].ids, drafts_);
+  send(q, record, kFromLongMatch | ring::kLastDraft, n, 0);
+}
+
+void SpeculatorStage::send(const Question& q, std::uint32_t record, std::uint8_t flags, std::uint32_t count,
+                           std::uint64_t cpu_ns) {
+  ring::Message m;
+  m.kind = ring::Kind::kDraft;
+  m.flags = flags;
+  m.request = q.request;
+  m.slot = record;
+  m.pos = q.pos;
+  m.aux = cpu_ns;
+  m.payload = std::as_bytes(std::span(drafts_).first(count));
+  if (to_router_.publish(m)) ctx_.desk()->add(Counter::kDraftMessages);
+}
+
+/// Of every kind that a broken speculator could send.
+void SpeculatorStage::send_nonsense(const Question& q, std::uint32_t record) {
+  const auto any = [this] { return script_->arbitrary(); };
+  for (int n = 0; n < 3; ++n) {
+    ring::Message m;
+    m.kind = any() % 4 == 0 ? static_cast<ring::Kind>(any() % 32) : ring::Kind::kDraft;
+    m.flags = static_cast<std::uint8_t>(any());
+    m.request = any() % 2 == 0 ? q.request : any();
+    m.slot = any() % 2 == 0 ? record : static_cast<std::uint32_t>(any());
+    m.pos = any() % 2 == 0 ? q.pos + static_cast<std::uint32_t>(any() % 5) - 2 : static_cast<std::uint32_t>(any());
+    m.aux = any();
+    for (std::uint32_t& id : drafts_) id = static_cast<std::uint32_t>(any());
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(drafts_));
+    m.payload = bytes.first(any() % (bytes.size() + 1));
+    to_router_.publish(m);
+  }
+}
+
+}  // namespace wisp::speculator
