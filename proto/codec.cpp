@@ -83,6 +83,8 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setCheckExperts(o.check_experts);
   to.setLogitsDir(o.logits_dir);
   to.setTrace(o.trace);
+  to.setDraft(o.draft);
+  to.setSpeculate(o.speculate);
   to.setLogLevel(o.log_level);
   to.setLayers(from.layers);
   to.setExpertsPerLayer(from.experts_per_layer);
@@ -108,6 +110,7 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setPageTableBytes(from.page_table_bytes);
   to.setProcessBytes(from.process_bytes);
   to.setReserveBytes(from.reserve_bytes);
+  to.setDraftBytes(from.draft_bytes);
   to.setMinimumRam(from.minimum_ram);
 }
 
@@ -127,6 +130,8 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   o.check_experts = from.getCheckExperts();
   o.logits_dir = from.getLogitsDir().cStr();
   o.trace = from.getTrace().cStr();
+  o.draft = from.getDraft().cStr();
+  o.speculate = from.getSpeculate().cStr();
   o.log_level = from.getLogLevel().cStr();
   p.layers = from.getLayers();
   p.experts_per_layer = from.getExpertsPerLayer();
@@ -152,6 +157,7 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   p.page_table_bytes = from.getPageTableBytes();
   p.process_bytes = from.getProcessBytes();
   p.reserve_bytes = from.getReserveBytes();
+  p.draft_bytes = from.getDraftBytes();
   p.minimum_ram = from.getMinimumRam();
   // What the options asked for has become these numbers: a reader of either finds the same.
   o.ram = p.ram_budget;

@@ -46,6 +46,9 @@ struct RunPlan {
   profileReason @36 :Text;
   prefetchSlots @37 :UInt32;
   trace @38 :Text;
+  draft @39 :Text;
+  speculate @40 :Text;
+  draftBytes @41 :UInt64;
 }
 
 # Launcher to stage, on the inherited control socket.

@@ -88,35 +88,6 @@ std::uint64_t naive_prefill(const RunPlan& p, const model::AttentionSpec& a) {
          p.threads * thread;
 }
 
-/// Working memory of compute: buffers for the rows of one step, scores, logits, rotation tables.
-std::uint64_t scratch(const RunPlan& p, const model::ModelSpec& s) {
-  const model::AttentionSpec& a = s.attention;
-  const std::uint64_t rows = std::uint64_t{p.prompt_chunk} + p.parallel;
-  std::uint64_t dense_width = 0;
-  for (const model::LayerSpec& layer : s.layers)
-    dense_width = std::max<std::uint64_t>(dense_width, layer.moe ? s.shared.width : layer.dense_width);
-  const std::uint64_t width = std::max<std::uint64_t>(s.moe_width, dense_width);
-  const std::uint64_t hidden = s.hidden;
-  // Residual, normalised, attention and MLP output, gathered rows of an expert; the products of all chosen
-  // experts stay until they are summed in rank order.
-  const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k} + (s.shared.width != 0 ? 1 : 0)) +
-                                attention_row(a) + s.ordered_width + 3 * width +
-                                2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
-  // Inputs in bytes, with a scale and a sum for 32 of them: of a product, and of the experts of a layer;
-  // experts with an order of their own need the latter for themselves.
-  const std::uint64_t in_bytes =
-      s.widest_input() + std::uint64_t{s.hidden} + (s.ordered_width != 0 ? s.hidden : 0) + 64;
-  const std::uint64_t bytes = p.profile == "fast" ? rows * (in_bytes + in_bytes / 32 * 8) : 0;
-  const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
-  // The sampler's masses and order beside them.
-  const std::uint64_t logits = (std::uint64_t{p.parallel} + 2) * s.vocab;
-  const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
-  // A bit for each position that a row may choose.
-  const std::uint64_t choices = a.indexer.heads != 0 ? rows * (p.ctx / 32 + std::uint64_t{2}) : 0;
-  return round_up(
-      (choices + rows * per_row + scores + naive_prefill(p, a) + logits + rotation) * kFloat + bytes, kPage);
-}
-
 /// Bytes of the gateway for a byte of a body: its JSON, the rendered text, its pieces, and as much in
 /// waiting.
 constexpr std::uint64_t kBytesPerBodyByte = 80;
@@ -145,7 +116,13 @@ std::uint64_t page_tables(const RunPlan& p) {
   const std::uint64_t shared = p.journal_bytes + p.desks_bytes;  // all four stages at most
   const std::uint64_t mapped =
       solo ? weights + shared + p.kv_bytes() : 2 * weights + 4 * shared + p.kv_bytes();
-  return round_up(mapped / (kPage / 8), kPage);
+  return round_up((mapped + p.draft_bytes) / (kPage / 8), kPage);
+}
+
+/// The last component of a path.
+std::string file_name(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path.substr(path.rfind('/') + 1);
 }
 
 }  // namespace
@@ -158,8 +135,36 @@ std::uint64_t region_bytes(const RunPlan& p) {
   return p.dense_bytes + p.slab_bytes() + p.kv_bytes() + p.journal_bytes + p.desks_bytes;
 }
 
+std::uint64_t scratch_bytes(const RunPlan& p, const model::ModelSpec& s) {
+  const model::AttentionSpec& a = s.attention;
+  const std::uint64_t rows = std::uint64_t{p.prompt_chunk} + p.parallel;
+  std::uint64_t dense_width = 0;
+  for (const model::LayerSpec& layer : s.layers)
+    dense_width = std::max<std::uint64_t>(dense_width, layer.moe ? s.shared.width : layer.dense_width);
+  const std::uint64_t width = std::max<std::uint64_t>(s.moe_width, dense_width);
+  const std::uint64_t hidden = s.hidden;
+  // Residual, normalised, attention and MLP output, gathered rows of an expert; the products of all chosen
+  // experts stay until they are summed in rank order.
+  const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k} + (s.shared.width != 0 ? 1 : 0)) +
+                                attention_row(a) + s.ordered_width + 3 * width +
+                                2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
+  // Inputs in bytes, with a scale and a sum for 32 of them: of a product, and of the experts of a layer;
+  // experts with an order of their own need the latter for themselves.
+  const std::uint64_t in_bytes =
+      s.widest_input() + std::uint64_t{s.hidden} + (s.ordered_width != 0 ? s.hidden : 0) + 64;
+  const std::uint64_t bytes = p.profile == "fast" ? rows * (in_bytes + in_bytes / 32 * 8) : 0;
+  const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
+  // The sampler's masses and order beside them.
+  const std::uint64_t logits = (std::uint64_t{p.parallel} + 2) * s.vocab;
+  const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
+  // A bit for each position that a row may choose.
+  const std::uint64_t choices = a.indexer.heads != 0 ? rows * (p.ctx / 32 + std::uint64_t{2}) : 0;
+  return round_up(
+      (choices + rows * per_row + scores + naive_prefill(p, a) + logits + rotation) * kFloat + bytes, kPage);
+}
+
 void fill_terms(RunPlan& p, const model::ModelSpec& spec) {
-  p.scratch_bytes = scratch(p, spec);
+  p.scratch_bytes = scratch_bytes(p, spec);
   p.journal_bytes = shm::journal_size(p.records, p.ctx);
   p.desks_bytes = desks(p);
   p.page_table_bytes = page_tables(p);
@@ -225,6 +230,8 @@ std::string describe(const RunPlan& p) {
       {p.journal_bytes, "journal: " + std::to_string(p.records) + " requests"},
       {p.page_table_bytes, "page tables"},
       {p.reserve_bytes, "reserve"}};
+  if (p.draft_bytes != 0)
+    terms.push_back({p.draft_bytes, "draft model " + file_name(p.options.draft) + " (--draft)"});
   std::stable_sort(terms.begin(), terms.end(),
                    [](const Term& a, const Term& b) { return a.bytes > b.bytes; });
   std::string text =

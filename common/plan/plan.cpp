@@ -5,6 +5,7 @@
 
 #include "plan/budget.hpp"
 #include "plan/cpus.hpp"
+#include "plan/draft_plan.hpp"
 #include "plan/memory.hpp"
 #include "plan/traffic.hpp"
 #include "wisp/kernels/canon.hpp"
@@ -61,6 +62,11 @@ Status check_options(const model::Manifest& m, const RunOptions& o) {
                    " does not have; leave it out");
   if (o.io != "auto" && o.io != "uring" && o.io != "pread" && o.io != "ghost")
     return invalid("--io " + o.io + " is unknown: auto, uring or pread");
+  const bool number =
+      o.speculate.size() == 1 && o.speculate >= "1" && o.speculate <= std::to_string(kMostDrafted);
+  if (o.speculate != "off" && o.speculate != "auto" && !number)
+    return invalid("--speculate " + o.speculate + " is unknown: off, auto, or 1 to " +
+                   std::to_string(kMostDrafted) + " tokens ahead");
   return {};
 }
 
@@ -88,6 +94,18 @@ RunPlan lay_out(const model::Manifest& m, const RunOptions& o) {
   p.profile_reason = o.profile == "auto" ? profile_reason(m) : "asked for";
   p.profile_hash = hash_profile(p, m.model_hash);
   return p;
+}
+
+/// What the draft model takes of the budget.
+Status lay_out_draft_in(RunPlan& p, const model::Manifest* draft) {
+  if (p.options.speculate == "off") p.options.draft.clear();
+  if (p.options.draft.empty()) return {};
+  WISP_CHECK(draft != nullptr);
+  if (draft->spec.max_positions == 0)
+    return invalid("--draft " + p.options.draft + ": model " + draft->name +
+                   " has no positions (max_position_embeddings is 0)");
+  p.draft_bytes = lay_out_draft(*draft, p).total();
+  return {};
 }
 
 /// A plan of one model with two dials: how many slots, how long a chunk.
@@ -166,6 +184,9 @@ Error too_small(const RunPlan& p, std::uint64_t available, std::uint64_t needed)
                                               " are free here, 70 % of which may be used: ";
   text += p.model_name + " needs at least " + as_ram_option(needed) + " with --ctx " + std::to_string(p.ctx) +
           " and --parallel " + std::to_string(p.parallel) + "; a shorter --ctx needs less";
+  if (p.draft_bytes != 0)
+    text +=
+        ", and " + format_size(p.draft_bytes) + " are the draft's: leave --draft out, or give a smaller one";
   return exhausted(std::move(text));
 }
 
@@ -197,9 +218,11 @@ std::uint32_t choose_chunk(Layout& layout, const Range& slots, const Range& chun
 
 }  // namespace
 
-Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, std::uint64_t available) {
+Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, std::uint64_t available,
+                          const model::Manifest* draft) {
   WISP_TRY(check_options(m, options));
-  const RunPlan base = lay_out(m, options);
+  RunPlan base = lay_out(m, options);
+  WISP_TRY(lay_out_draft_in(base, draft));
   WISP_ASSIGN(const Range slots, slot_range(base));
   const Range chunks = chunk_range(base);
 
@@ -217,10 +240,11 @@ Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, s
   plan.prefetch_slots = prefetch_slots(plan);
   plan.ram_budget = budget;
   plan.minimum_ram = minimum;
-  // Regions are taken at once at the start; more than there is would end in the kernel's out-of-memory
-  // killer.
-  if (available != 0 && region_bytes(plan) > available)
-    return exhausted("this plan takes " + format_size(region_bytes(plan)) + " at once, but only " +
+  // Regions and the draft are taken at once at the start; more than there is would end in the kernel's
+  // out-of-memory killer.
+  const std::uint64_t at_once = region_bytes(plan) + plan.draft_bytes;
+  if (available != 0 && at_once > available)
+    return exhausted("this plan takes " + format_size(at_once) + " at once, but only " +
                      format_size(available) + " of memory are free here; give a smaller --ram (at least " +
                      std::to_string((minimum + kMiB - 1) / kMiB) + "M)");
   return plan;

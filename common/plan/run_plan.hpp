@@ -10,6 +10,9 @@
 
 namespace wisp::plan {
 
+/// Most tokens that are drafted at a time.
+inline constexpr std::uint32_t kMostDrafted = 7;
+
 /// What the user asked for; 0 or empty = not said.
 struct RunOptions {
   std::string model;                 ///< converted folder
@@ -28,8 +31,10 @@ struct RunOptions {
   std::string io = "auto";   ///< auto, uring, pread, ghost (tests)
   bool check_experts = true;
   bool prefetch = true;
-  std::string logits_dir;  ///< "" = none
-  std::string trace;       ///< file for a routing trace, an absolute path; "" = none
+  std::string draft;               ///< converted folder of a draft model, an absolute path; "" = none
+  std::string speculate = "auto";  ///< "off", "auto", "1" to "7": always so many tokens ahead
+  std::string logits_dir;          ///< "" = none
+  std::string trace;               ///< file for a routing trace, an absolute path; "" = none
   std::string log_level = "info";
   bool text =
       true;  ///< the model has a tokenizer: its tables and the template helper need memory (planner only)
@@ -71,6 +76,7 @@ struct RunPlan {
   std::uint64_t page_table_bytes = 0;
   std::uint64_t process_bytes = 0;  ///< private memory of all processes, measured
   std::uint64_t reserve_bytes = 0;
+  std::uint64_t draft_bytes = 0;  ///< weights, KV cache and working memory of the draft model, 0 without one
   std::uint64_t minimum_ram = 0;  ///< smallest budget in which this model runs with these options
 
   std::uint32_t cache_slots() const { return slots - prefetch_slots; }
@@ -78,16 +84,18 @@ struct RunPlan {
   std::uint64_t kv_bytes() const { return std::uint64_t{kv_pages} * kv_page_bytes; }
   std::uint64_t total() const {
     return dense_bytes + slab_bytes() + kv_bytes() + scratch_bytes + journal_bytes + desks_bytes +
-           page_table_bytes + process_bytes + reserve_bytes;
+           page_table_bytes + process_bytes + reserve_bytes + draft_bytes;
   }
 };
 
 /// Memory that the machine could give: min(MemAvailable, room in every enclosing cgroup, v1 or v2), bytes.
 std::uint64_t available_memory();
 
-/// Lays out a run of this model. Pure but for `available` (bytes, as available_memory() gives).
+/// Lays out a run of this model. Pure but for `available` (bytes, as available_memory() gives). `draft`: the
+/// manifest of options.draft, there where that is not empty; with --speculate off both are left aside.
 /// Errors: kExhausted names the smallest budget that would do; kInvalid names the option.
-Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, std::uint64_t available);
+Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, std::uint64_t available,
+                          const model::Manifest* draft = nullptr);
 
 /// The budget as printed lines, one term each, largest first.
 std::string describe(const RunPlan& plan);

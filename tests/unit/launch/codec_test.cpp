@@ -27,6 +27,9 @@ TEST(Codec, PlanSurvivesTheWire) {
   plan.minimum_ram = 1ULL << 40;
   plan.kv_format = kernels::KvFormat::kBf16;
   plan.naive_prefill = true;
+  plan.options.draft = "/models/d";
+  plan.options.speculate = "3";
+  plan.draft_bytes = 5ULL << 32;
   const auto p = pair();
   capnp::MallocMessageBuilder message;
   write_plan(plan, message.initRoot<RunPlan>());
@@ -46,6 +49,9 @@ TEST(Codec, PlanSurvivesTheWire) {
   EXPECT_EQ(back.options.kv, "bf16");
   EXPECT_TRUE(back.naive_prefill);
   EXPECT_EQ(back.options.prefill, "naive");
+  EXPECT_EQ(back.options.draft, "/models/d");
+  EXPECT_EQ(back.options.speculate, "3");
+  EXPECT_EQ(back.draft_bytes, plan.draft_bytes);
 }
 
 TEST(Codec, DescriptorsArriveCloseOnExec) {

@@ -1,0 +1,51 @@
+#include "plan/draft_plan.hpp"
+
+#include <algorithm>
+
+#include "plan/budget.hpp"
+#include "wisp/kernels/canon.hpp"
+
+namespace wisp::plan {
+
+namespace {
+
+std::uint32_t pages_of(std::uint32_t positions) {
+  return (positions + kernels::kPageTokens - 1) / kernels::kPageTokens;
+}
+
+/// Vectors of the dense part as f32 beside it, and what is kept of each expert while they are read.
+std::uint64_t bookkeeping(const model::Manifest& m) {
+  std::uint64_t bytes = std::uint64_t{m.spec.expert_count()} * sizeof(model::ExpertExtent);
+  for (const auto& [name, t] : m.dense)
+    if (!t.tiled) bytes += std::uint64_t{t.rows} * t.cols * 4;
+  return bytes;
+}
+
+}  // namespace
+
+DraftPlan lay_out_draft(const model::Manifest& draft, const RunPlan& run) {
+  DraftPlan d;
+  d.ctx = std::min(run.ctx, draft.spec.max_positions);
+  d.places = run.records;
+  const std::uint32_t longest = pages_of(d.ctx);
+  static_assert(kMostDrafted <= kernels::kPageTokens, "a proposal reaches at most one page further");
+  d.kv_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(std::uint64_t{run.kv_pages} + run.parallel,
+                                                                  std::uint64_t{longest} * run.parallel));
+  d.kv_page_bytes = draft.spec.kv_page_bytes(run.kv_format);
+  d.dense_bytes = draft.dense_bytes;
+  d.expert_bytes = draft.spec.expert_count() * draft.spec.expert.stride;
+
+  RunPlan work;
+  work.ctx = d.ctx;
+  work.kv_pages = longest;
+  work.prompt_chunk = kDraftRows;
+  work.threads = 1;
+  work.profile = draft.profile;
+  // A page's ids and its place among the free ones; each place's list of pages.
+  const std::uint64_t lists = std::uint64_t{d.kv_pages} * (kernels::kPageTokens + 1) * 4 +
+                              std::uint64_t{d.places} * (std::uint64_t{longest} * 4 + 64);
+  d.scratch_bytes = scratch_bytes(work, draft.spec) + (lists + bookkeeping(draft) + 4095) / 4096 * 4096;
+  return d;
+}
+
+}  // namespace wisp::plan
