@@ -49,6 +49,7 @@ struct RunPlan {
   draft @39 :Text;
   speculate @40 :Text;
   draftBytes @41 :UInt64;
+  vocab @42 :UInt32;
 }
 
 # Launcher to stage, on the inherited control socket.

@@ -29,12 +29,15 @@ constexpr std::uint64_t kTemplateHelperBytes = 13 * kMiB;
 constexpr std::uint64_t kRouterBytes = 2 * kMiB;
 constexpr std::uint64_t kLoaderBytes = 3 * kMiB;
 constexpr std::uint64_t kComputeBytes = 3 * kMiB;
+constexpr std::uint64_t kSpeculatorBytes = 3 * kMiB;
 constexpr std::uint64_t kLauncherBytes = 2 * kMiB;
 constexpr std::uint64_t kCommandBytes = 2 * kMiB;  ///< `wisp` itself
 /// One process that hosts all stages shares one C library and one allocator between them.
 constexpr std::uint64_t kSoloBytes = 6 * kMiB;
 /// Tokenizer tables with their file still parsed beside them: 345 bytes per entry of a vocabulary of 150,000.
 constexpr std::uint64_t kBytesPerVocab = 400;
+/// Look-up in prompt and answer: 2 states and 3 edges of 16 bytes, their table and its growth, the id.
+constexpr std::uint64_t kLookupBytesPerToken = 140;
 /// Stack pages and allocator arena of a worker thread.
 constexpr std::uint64_t kBytesPerThread = 192 * kKiB;
 /// Offset and checksum, as loader, compute, gateway and command hold them (15.5 each), and the loader's
@@ -94,8 +97,10 @@ constexpr std::uint64_t kBytesPerBodyByte = 80;
 
 std::uint64_t private_memory(const RunPlan& p, const model::ModelSpec& s) {
   std::uint64_t bytes = kLauncherBytes + kCommandBytes;
-  bytes +=
-      p.options.topology == "solo" ? kSoloBytes : kGatewayBytes + kRouterBytes + kLoaderBytes + kComputeBytes;
+  bytes += p.options.topology == "solo"
+               ? kSoloBytes
+               : kGatewayBytes + kRouterBytes + kLoaderBytes + kComputeBytes + kSpeculatorBytes;
+  if (p.options.speculate != "off") bytes += kLookupBytesPerToken * p.ctx;
   bytes += kBytesPerBodyByte * max_body_bytes(p.ctx);
   if (p.options.text) bytes += kTemplateHelperBytes + std::uint64_t{s.vocab} * kBytesPerVocab;
   return bytes + std::uint64_t{p.threads} * kBytesPerThread +
@@ -113,9 +118,9 @@ std::uint64_t desks(const RunPlan& p) {
 std::uint64_t page_tables(const RunPlan& p) {
   const bool solo = p.options.topology == "solo";
   const std::uint64_t weights = p.slab_bytes() + p.dense_bytes;  // loader, compute
-  const std::uint64_t shared = p.journal_bytes + p.desks_bytes;  // all four stages at most
+  const std::uint64_t shared = p.journal_bytes + p.desks_bytes;  // all five stages at most
   const std::uint64_t mapped =
-      solo ? weights + shared + p.kv_bytes() : 2 * weights + 4 * shared + p.kv_bytes();
+      solo ? weights + shared + p.kv_bytes() : 2 * weights + 5 * shared + p.kv_bytes();
   return round_up((mapped + p.draft_bytes) / (kPage / 8), kPage);
 }
 
@@ -155,7 +160,8 @@ std::uint64_t scratch_bytes(const RunPlan& p, const model::ModelSpec& s) {
   const std::uint64_t bytes = p.profile == "fast" ? rows * (in_bytes + in_bytes / 32 * 8) : 0;
   const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
   // The sampler's masses and order beside them.
-  const std::uint64_t logits = (std::uint64_t{p.parallel} + 2) * s.vocab;
+  const std::uint64_t drafts = p.options.speculate == "off" ? 0 : ring::kMostDraftedInStep;
+  const std::uint64_t logits = (p.parallel + drafts + 2) * s.vocab;
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
   // A bit for each position that a row may choose.
   const std::uint64_t choices = a.indexer.heads != 0 ? rows * (p.ctx / 32 + std::uint64_t{2}) : 0;
@@ -206,6 +212,8 @@ shm::DeskPlan desk_plan(const RunPlan& p, shm::StageId stage) {
       d.extra_bytes = sizeof(slab::LeaseRow) * std::uint64_t{p.slots};
       break;
     case shm::StageId::kSpeculator:
+      // As many messages as the ring has places.
+      arena(EdgeId::kSpeculatorRouter) = 64 * kKiB;
       break;
   }
   return d;

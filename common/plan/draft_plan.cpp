@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "plan/budget.hpp"
+#include "ring/messages.hpp"
 #include "wisp/kernels/canon.hpp"
 
 namespace wisp::plan {
@@ -28,7 +29,7 @@ DraftPlan lay_out_draft(const model::Manifest& draft, const RunPlan& run) {
   d.ctx = std::min(run.ctx, draft.spec.max_positions);
   d.places = run.records;
   const std::uint32_t longest = pages_of(d.ctx);
-  static_assert(kMostDrafted <= kernels::kPageTokens, "a proposal reaches at most one page further");
+  static_assert(ring::kLongestDraft <= kernels::kPageTokens, "a proposal reaches at most one page further");
   d.kv_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(std::uint64_t{run.kv_pages} + run.parallel,
                                                                   std::uint64_t{longest} * run.parallel));
   d.kv_page_bytes = draft.spec.kv_page_bytes(run.kv_format);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "plan/budget.hpp"
+#include "ring/messages.hpp"
 #include "plan/cpus.hpp"
 #include "plan/draft_plan.hpp"
 #include "plan/memory.hpp"
@@ -63,10 +64,10 @@ Status check_options(const model::Manifest& m, const RunOptions& o) {
   if (o.io != "auto" && o.io != "uring" && o.io != "pread" && o.io != "ghost")
     return invalid("--io " + o.io + " is unknown: auto, uring or pread");
   const bool number =
-      o.speculate.size() == 1 && o.speculate >= "1" && o.speculate <= std::to_string(kMostDrafted);
+      o.speculate.size() == 1 && o.speculate >= "1" && o.speculate <= std::to_string(ring::kMostDrafted);
   if (o.speculate != "off" && o.speculate != "auto" && !number)
     return invalid("--speculate " + o.speculate + " is unknown: off, auto, or 1 to " +
-                   std::to_string(kMostDrafted) + " tokens ahead");
+                   std::to_string(ring::kMostDrafted) + " tokens ahead");
   return {};
 }
 
@@ -80,6 +81,7 @@ RunPlan lay_out(const model::Manifest& m, const RunOptions& o) {
   p.experts_per_layer = s.router.experts;
   p.expert_extents = s.expert_count();
   p.top_k = s.router.top_k;
+  p.vocab = s.vocab;
   p.stride = s.expert.stride;
   p.dense_bytes = m.dense_bytes;
   p.ctx = o.ctx != 0 ? o.ctx : std::min(s.max_positions, kDefaultCtx);
@@ -222,6 +224,8 @@ Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, s
                           const model::Manifest* draft) {
   WISP_TRY(check_options(m, options));
   RunPlan base = lay_out(m, options);
+  // A recording is of what plain decoding chooses, touch by touch.
+  if (!options.trace.empty()) base.options.speculate = "off";
   WISP_TRY(lay_out_draft_in(base, draft));
   WISP_ASSIGN(const Range slots, slot_range(base));
   const Range chunks = chunk_range(base);

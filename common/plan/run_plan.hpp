@@ -10,9 +10,6 @@
 
 namespace wisp::plan {
 
-/// Most tokens that are drafted at a time.
-inline constexpr std::uint32_t kMostDrafted = 7;
-
 /// What the user asked for; 0 or empty = not said.
 struct RunOptions {
   std::string model;                 ///< converted folder
@@ -51,6 +48,7 @@ struct RunPlan {
   std::uint32_t experts_per_layer = 0;
   std::uint32_t expert_extents = 0;
   std::uint32_t top_k = 0;
+  std::uint32_t vocab = 0;
   std::uint32_t slots = 0;           ///< of the slab
   std::uint32_t prefetch_slots = 0;  ///< of those, for what is read ahead; the cache has the others
   std::uint64_t stride = 0;

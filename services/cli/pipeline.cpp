@@ -82,6 +82,13 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
              "Neither use nor keep what earlier runs learned of the model (see wisp cache) and of the drive")
       ->group(group);
   c.add_flag("--no-prefetch", f.no_prefetch, "Never read experts before a layer asks for them")->group(group);
+  c.add_option("--draft", f.draft, "A small model with the same vocabulary that guesses ahead (a folder)")
+      ->group(group);
+  c.add_option("--speculate", o.speculate,
+               "Guesses of the next tokens, tried several at a time: off, auto (as many as pay), or 1 to 7. The "
+               "answer is the same")
+      ->capture_default_str()
+      ->group(group);
   c.add_flag("--no-drive-probe", f.no_drive_probe,
              "Neither measure in idle time how the drive is read best nor use what was measured")
       ->group(group);
@@ -172,6 +179,16 @@ Result<std::string> begin_trace(const std::string& file) {
   return absolute.string();
 }
 
+/// The folder of --draft, from anywhere. Errors: kInvalid for a checkpoint that is not converted.
+Result<std::string> draft_folder(const std::string& folder) {
+  if (!model::is_wisp_folder(folder) && model::is_hf_folder(folder))
+    return not_converted(folder).within("--draft");
+  std::error_code error;
+  const fs::path absolute = fs::absolute(folder, error);
+  if (error) return io_error("--draft " + folder + ": " + error.message());
+  return absolute.string();
+}
+
 }  // namespace
 
 Result<OpenModel> open_model(const std::string& folder) {
@@ -204,8 +221,14 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   const std::string drives = learns && !flags.no_drive_probe ? loader::drive_figures_path() : "";
   ::setenv(loader::kDrivesVariable, drives.c_str(), 1);
 
+  std::optional<model::Manifest> draft;
+  if (!flags.draft.empty() && options.speculate != "off") {
+    WISP_ASSIGN(options.draft, draft_folder(flags.draft));
+    WISP_ASSIGN(draft, model::load_manifest(options.draft));
+  }
   std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
-  WISP_ASSIGN(p->plan_, plan::make_plan(model.manifest, options, plan::available_memory()));
+  WISP_ASSIGN(p->plan_, plan::make_plan(model.manifest, options, plan::available_memory(),
+                                        draft ? &*draft : nullptr));
   const std::string budget = plan::describe(p->plan_);
   console.print(flags.verbose ? budget : budget.substr(0, budget.find('\n') + 1));
   console.progress("loading " + p->plan_.model_name + " ...");

@@ -90,14 +90,14 @@ std::span<const PlannedRows> BatchPlanner::plan() {
   std::sort(rows_.begin(), rows_.end(), [this](const PlannedRows& a, const PlannedRows& b) {
     return journal_->at(a.record).order < journal_->at(b.record).order;
   });
-  bool decodes = false;
+  bool streams = false;
   for (std::uint32_t at = 0; at < rows_.size(); ++at) {
     if (decodes(rows_[at]))
-      decodes = true;
+      streams = true;
     else
       prompts_.push_back(at);
   }
-  share(decodes ? rule_.beside : rule_.alone);
+  share(streams ? rule_.beside : rule_.alone);
   std::erase_if(rows_, [](const PlannedRows& p) { return p.count == 0; });
   return rows_;
 }

@@ -16,8 +16,6 @@
 
 namespace wisp::speculator {
 
-static_assert(kMostDrafted == plan::kMostDrafted);
-
 /// Drafts with a small model: its greedy continuation of what is there. It lies whole in private memory
 /// (plan::lay_out_draft says how much) and computes on the calling thread alone. Nothing is allocated after
 /// open().

@@ -12,7 +12,7 @@ std::uint32_t PromptLookup::propose(std::uint32_t place, std::uint64_t request,
   // A request's ids only grow; fewer than were read are those of another life's journal.
   if (p.request != request || ids.size() < p.text.size()) {
     p.request = request;
-    p.text.reserve(static_cast<std::uint32_t>(ids.size()));
+    p.text.begin(capacity_);
   }
   for (std::size_t i = p.text.size(); i < ids.size(); ++i) p.text.append(ids[i]);
   const SuffixAutomaton::Match m = p.text.match();

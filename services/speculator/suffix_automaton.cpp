@@ -7,17 +7,7 @@ namespace wisp::speculator {
 
 namespace {
 constexpr std::size_t kSmallestTable = 64;
-
-std::size_t table_for(std::size_t edges) {
-  return std::max(kSmallestTable, std::bit_ceil(edges + edges / 2));
-}
 }  // namespace
-
-std::uint64_t SuffixAutomaton::bytes(std::uint64_t tokens) {
-  // 2 n states and 3 n edges at the most.
-  return 2 * tokens * sizeof(State) + 3 * tokens * sizeof(Edge) +
-         table_for(3 * tokens) * sizeof(std::uint32_t);
-}
 
 void SuffixAutomaton::clear() {
   states_.clear();
@@ -29,10 +19,10 @@ void SuffixAutomaton::clear() {
   last_ = add_state(0, kNone, 0);
 }
 
-void SuffixAutomaton::reserve(std::uint32_t tokens) {
-  states_.reserve(2 * std::size_t{tokens} + 1);
-  edges_.reserve(3 * std::size_t{tokens});
-  if (const std::size_t want = table_for(3 * std::size_t{tokens}); table_.size() < want) table_.assign(want, 0);
+void SuffixAutomaton::begin(std::uint32_t most) {
+  // 2 n states and 3 n edges at the most.
+  states_.reserve(2 * std::size_t{most} + 1);
+  edges_.reserve(3 * std::size_t{most});
   clear();
 }
 

@@ -11,10 +11,8 @@ class SuffixAutomaton {
  public:
   SuffixAutomaton() { clear(); }
 
-  /// Bytes that a text of `tokens` takes at most.
-  static std::uint64_t bytes(std::uint64_t tokens);
-  /// Forgets the text; memory stays for one of `tokens`.
-  void reserve(std::uint32_t tokens);
+  /// Forgets the text. Addresses are set aside for one of `most` tokens, memory as it grows.
+  void begin(std::uint32_t most);
   /// Forgets the text and gives the memory back.
   void release();
   void append(std::uint32_t token);

@@ -94,7 +94,7 @@ class Run(unittest.TestCase):
         self.assertIn("peak", err.lower())                # the table is printed
 
     def test_every_program_has_help_and_version(self):
-        for name in ("wisp", "wisp-launch", "wisp-gateway", "wisp-router", "wisp-loader", "wisp-compute", "wisp-solo"):
+        for name in ("wisp", "wisp-launch", "wisp-gateway", "wisp-router", "wisp-loader", "wisp-compute", "wisp-speculator", "wisp-solo"):
             for flag in ("--help", "--version"):
                 p = subprocess.run([program(name), flag], capture_output=True, text=True, timeout=WATCHDOG)
                 self.assertEqual(p.returncode, 0, name + " " + flag)

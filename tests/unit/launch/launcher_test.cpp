@@ -30,7 +30,7 @@ class Launcher {
     // Toys under the names that topology `full` asks for.
     const std::string programs = runtime.path() + "/programs";
     std::filesystem::create_directory(programs);
-    for (const char* name : {"wisp-gateway", "wisp-router", "wisp-loader", "wisp-compute"})
+    for (const char* name : {"wisp-gateway", "wisp-router", "wisp-loader", "wisp-compute", "wisp-speculator"})
       std::filesystem::create_symlink(TOY_STAGE, programs + "/" + name);
     Pipe lifeline = std::move(*make_pipe());
     Pipe announce = std::move(*make_pipe());

@@ -26,7 +26,7 @@ TEST_P(DraftAllocations, NoneAfterItIsOpen) {
   const auto draft = testing::open_draft(testing::plan_of(*m, 192));
   const auto a = testing::some_ids(150, m->manifest.spec.vocab),
              b = testing::some_ids(60, m->manifest.spec.vocab, 3);
-  std::vector<std::uint32_t> out(kMostDrafted);
+  std::vector<std::uint32_t> out(ring::kMostDrafted);
   std::uint32_t proposals = 0;
   const auto round = [&] {
     for (std::uint32_t place = 0; place < 3; ++place)

@@ -57,7 +57,7 @@ TEST(DraftModel, ProposesTheBundledModelsGreedyAnswers) {
     Ids ids = prompt["input_ids"];
     const Ids want = prompt["output_ids"];
     for (std::size_t n = 0; n < want.size(); ++n) {
-      const std::size_t k = std::min<std::size_t>(kMostDrafted, want.size() - n);
+      const std::size_t k = std::min<std::size_t>(ring::kMostDrafted, want.size() - n);
       const auto first = want.begin() + static_cast<std::ptrdiff_t>(n);
       ASSERT_EQ(proposed(*draft, place, ids, static_cast<std::uint32_t>(k)),
                 Ids(first, first + static_cast<std::ptrdiff_t>(k)))
@@ -82,7 +82,7 @@ TEST_P(DraftFamilies, ProposeWhatTheForwardPassWould) {
   const auto kv = GetParam().kv == std::string("bf16") ? kernels::KvFormat::kBf16 : kernels::KvFormat::kF32;
   for (const std::uint32_t length : {1u, 15u, 16u, 17u, 40u}) {
     const Ids ids = some_ids(length, m->manifest.spec.vocab, length);
-    EXPECT_EQ(proposed(*draft, 0, ids), continuation(*m, ids, kMostDrafted, kv)) << length;
+    EXPECT_EQ(proposed(*draft, 0, ids), continuation(*m, ids, ring::kMostDrafted, kv)) << length;
   }
 }
 
@@ -102,7 +102,7 @@ TEST(DraftModel, WrongGuessesLeaveNoTrace) {
   for (std::uint32_t round = 0; round < 12; ++round) {
     // The target kept `round % 8` of them and went on with another token.
     const Ids guess = proposed(*draft, 0, ids);
-    ASSERT_EQ(guess.size(), kMostDrafted);
+    ASSERT_EQ(guess.size(), ring::kMostDrafted);
     const std::uint32_t kept = round % 8;
     ids.insert(ids.end(), guess.begin(), guess.begin() + kept);
     ids.push_back(kept < 7 ? (guess[kept] + 17) % vocab : 5);
@@ -170,13 +170,13 @@ TEST(DraftModel, CatchesUpInPieces) {
   const auto draft = open_draft(plan);
   const Ids ids = some_ids(300, 4093);
   const Ids short_of(ids.begin(), ids.begin() + 64);
-  Ids out(kMostDrafted);
+  Ids out(ring::kMostDrafted);
   for (std::uint32_t rows = 64; rows <= 256; rows += 64) {
     EXPECT_EQ(draft->propose(0, 1, ids, out), 0u);
     EXPECT_TRUE(draft->has_more(0));
     EXPECT_EQ(draft->rows(), rows);
   }
-  EXPECT_EQ(draft->propose(0, 1, ids, out), kMostDrafted);
+  EXPECT_EQ(draft->propose(0, 1, ids, out), ring::kMostDrafted);
   EXPECT_FALSE(draft->has_more(0));
   EXPECT_EQ(draft->rows(), 300u + 6u);
   // The whole prompt by one pass of another engine.
@@ -185,7 +185,7 @@ TEST(DraftModel, CatchesUpInPieces) {
                 m.manifest.profile == "fast");
   Ids all = ids, want;
   std::vector<float> logits = engine.prompt(ids, 300);
-  while (want.size() < kMostDrafted) {
+  while (want.size() < ring::kMostDrafted) {
     want.push_back(argmax(logits));
     all.push_back(want.back());
     logits = engine.rows(all, static_cast<std::uint32_t>(all.size()) - 1, 1);
@@ -198,10 +198,10 @@ TEST(DraftModel, CatchesUpInPieces) {
   EXPECT_EQ(ahead->rows(), 299u);
   EXPECT_EQ(ahead->propose(3, 1, ids, {}), 0u);
   EXPECT_EQ(ahead->rows(), 299u);
-  EXPECT_EQ(ahead->propose(3, 1, ids, out), kMostDrafted);
+  EXPECT_EQ(ahead->propose(3, 1, ids, out), ring::kMostDrafted);
   EXPECT_EQ(out, want);
   EXPECT_EQ(ahead->rows(), 300u + 6u);
-  EXPECT_EQ(proposed(*ahead, 2, short_of).size(), kMostDrafted) << "64 rows are one piece";
+  EXPECT_EQ(proposed(*ahead, 2, short_of).size(), ring::kMostDrafted) << "64 rows are one piece";
 }
 
 TEST(DraftModel, SaysNothingBeyondItsContext) {
