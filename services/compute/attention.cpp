@@ -31,7 +31,7 @@ void Forward::attention(std::uint32_t layer, std::span<const Sequence> sequences
     });
   }
   // Where each row sees no other row of this call, attend() does it on its way.
-  if (!decode_) {
+  if (!single_) {
     const std::uint64_t cost = std::uint64_t{rows} * (a.heads + 2 * a.kv_heads) * a.head_dim * 4;
     pool_.run(rows * a.kv_heads, cost, [&](std::uint32_t item, std::uint32_t) {
       finish_heads(layer, item / a.kv_heads, item % a.kv_heads, sequences);
@@ -107,11 +107,11 @@ void Forward::attend(std::uint32_t layer, std::span<const Sequence> sequences) {
   std::uint64_t cost = 0;
   for (const Row& row : rows_)
     cost += std::uint64_t{row.position + 1 - first_seen(layer, row.position)} * a.heads * a.head_dim * 2;
-  if (decode_) cost += rows_.size() * (a.heads + 2 * a.kv_heads) * a.head_dim * 4;
+  if (single_) cost += rows_.size() * (a.heads + 2 * a.kv_heads) * a.head_dim * 4;
   pool_.run(static_cast<std::uint32_t>(blocks_.size()) * a.kv_heads, cost,
             [&](std::uint32_t item, std::uint32_t thread) {
               const RowBlock& b = blocks_[item / a.kv_heads];
-              if (decode_) finish_heads(layer, b.begin, item % a.kv_heads, sequences);
+              if (single_) finish_heads(layer, b.begin, item % a.kv_heads, sequences);
               attend_block(layer, b, item % a.kv_heads, sequences, attention_[thread]);
             });
 }

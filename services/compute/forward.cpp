@@ -123,7 +123,7 @@ bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts, ExpertSo
 void Forward::lay_out_rows(std::span<const Sequence> sequences) {
   rows_.clear();
   stretches_.clear();
-  decode_ = true;
+  single_ = decode_ = true;
   draft_rows_ = 0;
   const auto add = [&](std::uint32_t s, std::uint32_t begin, std::uint32_t end, bool naive) {
     if (begin >= end) return;
@@ -136,6 +136,7 @@ void Forward::lay_out_rows(std::span<const Sequence> sequences) {
     const Sequence& q = sequences[s];
     const std::uint32_t end = q.end();
     const std::uint32_t cut = std::clamp(q.naive_until, q.start, end);
+    single_ = single_ && q.ids.size() == 1;
     decode_ = decode_ && q.ids.size() == 1 + std::size_t{q.drafts};
     add(s, q.start, cut, true);
     add(s, cut, end, false);

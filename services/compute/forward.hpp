@@ -273,7 +273,8 @@ class Forward {
   std::vector<Row> rows_;
   std::vector<Stretch> stretches_;                 ///< all rows, in order
   std::vector<RowBlock> blocks_;                   ///< all rows, in order
-  bool decode_ = false;                            ///< every sequence of this call has one row
+  bool single_ = false;                            ///< every sequence of this call has one row
+  bool decode_ = false;                            ///< the same but for guessed ones
   std::vector<float> x_;                           ///< [rows, hidden] residual stream
   std::vector<float> normed_;                      ///< [rows, hidden]
   std::vector<float> q_, k_rows_, v_rows_, attn_;  ///< [rows, heads or kv_heads, head_dim]
