@@ -103,6 +103,21 @@ TEST_F(ConfigTest, Yarn) {
   EXPECT_EQ(spec().attention.rope.yarn->beta_fast, 32.0);
 }
 
+TEST_F(ConfigTest, Llama3) {
+  config_["rope_scaling"] = {{"rope_type", "llama3"},
+                             {"factor", 8.0},
+                             {"original_max_position_embeddings", 32},
+                             {"low_freq_factor", 1.5},
+                             {"high_freq_factor", 4.5}};
+  const ModelSpec m = spec();
+  EXPECT_FALSE(m.attention.rope.yarn);
+  ASSERT_TRUE(m.attention.rope.llama3);
+  EXPECT_EQ(m.attention.rope.llama3->factor, 8.0);
+  EXPECT_EQ(m.attention.rope.llama3->original_length, 32.0);
+  EXPECT_EQ(m.attention.rope.llama3->low_turns, 1.5);
+  EXPECT_EQ(m.attention.rope.llama3->high_turns, 4.5);
+}
+
 TEST_F(ConfigTest, Generation) {
   auto c = parse_config(
       config_.dump(), R"({"eos_token_id":[3,5],"do_sample":true,"temperature":0.6,"top_k":20,"top_p":0.95})");
@@ -161,7 +176,19 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"ModelType", "/model_type", "deepseek_v3", {"deepseek_v3"}},
         Bad{"NoModelType", "/model_type", nullptr, {"model_type is missing"}},
         Bad{"Activation", "/hidden_act", "gelu", {"hidden_act gelu"}},
-        Bad{"RopeType", "/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}, {"rope_type llama3"}},
+        Bad{"RopeType",
+            "/rope_scaling",
+            {{"rope_type", "dynamic"}, {"factor", 8.0}},
+            {"rope_type dynamic", "supported: default, llama3, yarn"}},
+        Bad{"Llama3Factor", "/rope_scaling", {{"rope_type", "llama3"}}, {"factor is missing"}},
+        Bad{"Llama3Turns",
+            "/rope_scaling",
+            {{"rope_type", "llama3"},
+             {"factor", 8.0},
+             {"original_max_position_embeddings", 32},
+             {"low_freq_factor", 4.0},
+             {"high_freq_factor", 4.0}},
+            {"high_freq_factor is not above low_freq_factor"}},
         Bad{"RopeTypeOld", "/rope_scaling", {{"type", "linear"}, {"factor", 8.0}}, {"rope_type linear"}},
         Bad{"RopeNew", "/rope_parameters", {{"rope_type", "longrope"}}, {"rope_type longrope"}},
         Bad{"RopeTypeless", "/rope_scaling", {{"factor", 8.0}}, {"rope_type is missing"}},
@@ -254,6 +281,7 @@ TEST(Family, OtherScoringIsRefused) {
     SCOPED_TRACE(folder);
     const auto ok = spec_of(config);
     ASSERT_TRUE(ok.ok()) << ok.error().text;
+    if (ok->moe_layers() == 0) continue;
     const bool sigmoid = ok->router.kind == RouterKind::kSigmoidTopK;
     Json changed = config;
     changed["scoring_func"] = sigmoid ? "sigmoid" : "softmax";
@@ -287,6 +315,41 @@ TEST(Family, GptOssSlidesInEvenLayers) {
   EXPECT_EQ(windows(R"(, "sliding_window": 9, "layer_types": ["full_attention", "sliding_attention",
       "sliding_attention", "full_attention"])"),
             (Windows{0, 9, 9, 0}));
+}
+
+/// The families without experts: every layer has an MLP, and what they cannot do is refused by its key.
+TEST(Family, DenseOnesHaveNoExperts) {
+  const auto read = [](const std::string& type, const std::string& architecture, const std::string& more) {
+    return spec_of(Json::parse(
+        R"({"architectures": [")" + architecture + R"("], "model_type": ")" + type +
+        R"(", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 99, "max_position_embeddings": 99,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32)" +
+        more + "}"));
+  };
+  const auto llama = read("llama", "LlamaForCausalLM", R"(, "attention_bias": true, "mlp_bias": false)");
+  ASSERT_TRUE(llama.ok()) << llama.error().text;
+  EXPECT_EQ(llama->moe_layers(), 0u);
+  EXPECT_EQ(llama->layers.size(), 2u);
+  EXPECT_EQ(llama->layers[1].dense_width, 32u);
+  EXPECT_EQ(llama->attention.head_dim, 16u);
+  EXPECT_EQ(llama->attention.rope.theta, 10000.0);
+  EXPECT_TRUE(llama->attention.qkv_bias && llama->attention.output_bias);
+  expect_error(read("llama", "LlamaForCausalLM", R"(, "mlp_bias": true)"), {"mlp_bias true"});
+
+  const auto window = [&](const std::string& more) {
+    return read("mistral", "MistralForCausalLM", more)->layers[1].window;
+  };
+  EXPECT_EQ(window(""), 4096u);
+  EXPECT_EQ(window(R"(, "sliding_window": null)"), 0u);
+  EXPECT_EQ(window(R"(, "sliding_window": 20)"), 20u);
+
+  const auto qwen3 = read("qwen3", "Qwen3ForCausalLM", R"(, "head_dim": 24)");
+  ASSERT_TRUE(qwen3.ok()) << qwen3.error().text;
+  EXPECT_EQ(qwen3->attention.qk_norm, QkNorm::kHead);
+  EXPECT_EQ(qwen3->attention.head_dim, 24u);
+  expect_error(read("qwen3", "Qwen3ForCausalLM", ""), {"head_dim is missing"});
+  expect_error(read("qwen3", "Qwen3ForCausalLM", R"(, "head_dim": 24, "use_sliding_window": true)"),
+               {"use_sliding_window"});
 }
 
 /// What a position of a published model takes in bf16: only what latent attention has to keep (spec 2.5).
