@@ -37,7 +37,7 @@ def main():
     prepare()
     with open(os.path.join(args.model, "reference.json")) as f:
         of_model = json.load(f)
-    draft, stop = load(args.draft), of_model["eos_token_id"]
+    draft, stop = load(args.draft), of_model["prompts"][0]["output_ids"][-1]  # each answer ends with it
     prompts, right, asked = [], 0, 0
     for p in of_model["prompts"]:
         said = {k: p[k] for k in ("messages", "prompt")}
