@@ -60,7 +60,8 @@ Status check_plan(const plan::RunPlan& p) {
     std::uint64_t bytes = 0;
     return __builtin_mul_overflow(n, size, &bytes) || bytes > (1ULL << 50);
   };
-  if (p.slots == 0 || p.records == 0 || p.ctx == 0 || p.layers == 0)
+  const bool no_slots = p.slots == 0 && p.expert_extents != 0;
+  if (no_slots || p.records == 0 || p.ctx == 0 || p.layers == 0)
     return invalid("the plan has no slots, records, context or layers");
   if (too_large(p.slots, p.stride) || too_large(p.kv_pages, p.kv_page_bytes) || too_large(p.dense_bytes, 1) ||
       too_large(p.layers, p.experts_per_layer) || too_large(p.records, p.ctx))

@@ -123,6 +123,17 @@ Result<YarnSpec> read_yarn(const Fields& f, std::uint32_t max_positions) {
   return y;
 }
 
+/// No key may be missing: no release leaves one out.
+Result<Llama3Spec> read_llama3(const Fields& f) {
+  Llama3Spec l;
+  WISP_ASSIGN(l.factor, f.number("factor", 1e-3, 1e6));
+  WISP_ASSIGN(l.original_length, f.number("original_max_position_embeddings", 1.0, kMaxPositions));
+  WISP_ASSIGN(l.low_turns, f.number("low_freq_factor", 1e-6, 1e6));
+  WISP_ASSIGN(l.high_turns, f.number("high_freq_factor", 1e-6, 1e6));
+  if (l.high_turns <= l.low_turns) return f.wrong("high_freq_factor", "is not above low_freq_factor");
+  return l;
+}
+
 }  // namespace
 
 Result<Config> parse_config(std::string_view config, std::string_view generation) {
@@ -193,9 +204,11 @@ Result<RopeSpec> read_rope(const Config& c, std::uint32_t head_dim, const RopeDe
               scaling.text_or(scaling.has("rope_type") ? "rope_type" : "type", "default"));
   if (type == "yarn") {
     WISP_ASSIGN(r.yarn, read_yarn(scaling, c.max_positions));
+  } else if (type == "llama3") {
+    WISP_ASSIGN(r.llama3, read_llama3(scaling));
   } else if (type != "default") {
     return unsupported(scaling.where() + ": rope_type " + printable(type) +
-                       " is not supported; supported: default, yarn");
+                       " is not supported; supported: default, llama3, yarn");
   } else if (!modern && !scaling.has("rope_type") && !scaling.has("type") && scaling.has("factor")) {
     return scaling.wrong("rope_type", "is missing beside a factor");
   }

@@ -52,8 +52,9 @@ bool match(std::string_view pattern, std::string_view text, std::uint32_t& layer
 std::span<const Family* const> families() {
   static const std::array kAll{&deepseek_v3_family(),   &deepseek_v32_family(), &glm4_moe_family(),
                                &glm4_moe_lite_family(), &glm_moe_dsa_family(),  &gpt_oss_family(),
-                               &kimi_k2_family(),       &mixtral_family(),      &olmoe_family(),
-                               &qwen2_moe_family(),     &qwen3_moe_family()};
+                               &kimi_k2_family(),       &llama_family(),        &mistral_family(),
+                               &mixtral_family(),       &olmoe_family(),        &qwen2_moe_family(),
+                               &qwen3_family(),         &qwen3_moe_family()};
   return kAll;
 }
 

@@ -65,9 +65,12 @@ const Family& glm4_moe_lite_family();
 const Family& glm_moe_dsa_family();
 const Family& gpt_oss_family();
 const Family& kimi_k2_family();
+const Family& llama_family();
+const Family& mistral_family();
 const Family& mixtral_family();
 const Family& olmoe_family();
 const Family& qwen2_moe_family();
+const Family& qwen3_family();
 const Family& qwen3_moe_family();
 
 /// A tensor's name, cut into its module and what the last component says.

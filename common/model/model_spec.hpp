@@ -22,11 +22,22 @@ struct YarnSpec {
   bool truncate = true;
 };
 
+/// Llama 3's scaling (Llama3RotaryEmbedding of transformers, `llama3` in its modeling_rope_utils): waves that
+/// turn often within the original length keep their frequency, those that turn seldom are slowed by `factor`,
+/// between the two the frequencies are mixed.
+struct Llama3Spec {
+  double factor = 1.0;
+  double original_length = 0.0;
+  double low_turns = 1.0;   ///< low_freq_factor: at most so many turns are seldom
+  double high_turns = 4.0;  ///< high_freq_factor: at least so many are often
+};
+
 struct RopeSpec {
   double theta = 10000.0;
   std::uint32_t width = 0;  ///< rotated entries of a head
   bool interleaved = false;
-  std::optional<YarnSpec> yarn;
+  std::optional<YarnSpec> yarn;  ///< at most one of the two
+  std::optional<Llama3Spec> llama3;
 };
 
 /// What of q and k is RMS-normalised before rope.

@@ -48,6 +48,14 @@ Status check_attention(const AttentionSpec& a) {
       if (!std::isfinite(d) || d < 0.0) return invalid("a yarn scale is below 0");
     }
   }
+  if (a.rope.llama3) {
+    const Llama3Spec& l = *a.rope.llama3;
+    if (a.rope.yarn) return invalid("rope is scaled by yarn and by llama3");
+    for (const double d : {l.factor, l.original_length, l.low_turns, l.high_turns}) {
+      if (!std::isfinite(d) || d <= 0.0) return invalid("a llama3 parameter is not above 0");
+    }
+    if (l.high_turns <= l.low_turns) return invalid("llama3 high_turns is not above low_turns");
+  }
   return {};
 }
 

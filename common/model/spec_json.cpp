@@ -46,6 +46,14 @@ Status parse_rope(const Fields& f, RopeSpec& r) {
   WISP_ASSIGN(r.theta, f.number("theta", 1.0, 1e18));
   WISP_ASSIGN(r.width, f.u32("width", 0, kMaxHeadDim));
   WISP_ASSIGN(r.interleaved, f.boolean_or("interleaved", false));
+  if (f.has("llama3")) {
+    WISP_ASSIGN(const Fields l, f.object("llama3"));
+    r.llama3.emplace();
+    WISP_ASSIGN(r.llama3->factor, l.number("factor", 0.0, 1e9));
+    WISP_ASSIGN(r.llama3->original_length, l.number("original_length", 0.0, 1e12));
+    WISP_ASSIGN(r.llama3->low_turns, l.number("low_turns", 0.0, 1e9));
+    WISP_ASSIGN(r.llama3->high_turns, l.number("high_turns", 0.0, 1e9));
+  }
   if (!f.has("yarn")) return {};
   WISP_ASSIGN(const Fields y, f.object("yarn"));
   r.yarn.emplace();
@@ -229,6 +237,11 @@ Json rope_json(const RopeSpec& r) {
                  {"attention_factor", y.attention_factor},
                  {"truncate", y.truncate}};
   }
+  if (r.llama3)
+    j["llama3"] = {{"factor", r.llama3->factor},
+                   {"original_length", r.llama3->original_length},
+                   {"low_turns", r.llama3->low_turns},
+                   {"high_turns", r.llama3->high_turns}};
   return j;
 }
 

@@ -227,7 +227,7 @@ std::string describe(const RunPlan& p) {
   std::vector<Term> terms{
       {p.slab_bytes(), "experts: " + std::to_string(p.slots) + " slots for " +
                            std::to_string(p.expert_extents) + " experts of " + format_size(p.stride)},
-      {p.dense_bytes, "weights beside the experts"},
+      {p.dense_bytes, p.expert_extents != 0 ? "weights beside the experts" : "weights"},
       {p.kv_bytes(), "KV cache: " + std::to_string(p.ctx) + " tokens (--ctx) in " +
                          std::string(name_of(p.kv_format)) + " (--kv)"},
       {p.scratch_bytes, "working memory: prompt in chunks of " + std::to_string(p.prompt_chunk) +
@@ -240,6 +240,7 @@ std::string describe(const RunPlan& p) {
       {p.reserve_bytes, "reserve"}};
   if (p.draft_bytes != 0)
     terms.push_back({p.draft_bytes, "draft model " + file_name(p.options.draft) + " (--draft)"});
+  if (p.expert_extents == 0) terms.erase(terms.begin());
   std::stable_sort(terms.begin(), terms.end(),
                    [](const Term& a, const Term& b) { return a.bytes > b.bytes; });
   std::string text =

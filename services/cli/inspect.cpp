@@ -26,6 +26,11 @@ std::string rope_words(const model::RopeSpec& r) {
     std::snprintf(factor, sizeof factor, "%g", r.yarn->factor);
     s += ", YaRN x" + std::string(factor);
   }
+  if (r.llama3) {
+    char factor[32];
+    std::snprintf(factor, sizeof factor, "%g", r.llama3->factor);
+    s += ", Llama 3's scaling x" + std::string(factor);
+  }
   return s;
 }
 

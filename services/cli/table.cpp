@@ -168,11 +168,13 @@ std::string table(const Answer& a, const RunFigures& f) {
     text += row("experts found in RAM", found ? print("%.1f %%", 100.0 * *found) : "-",
                 print("room for %u of %u", f.slots, f.experts));
   }
-  text += row("read from the drive", plan::format_size(f.device_bytes_read),
-              "experts: " + plan::format_size(f.expert_bytes_read) +
-                  (f.prefetch_wasted_bytes == 0
-                       ? ""
-                       : ", guessed in vain: " + plan::format_size(f.prefetch_wasted_bytes)));
+  text +=
+      row("read from the drive", plan::format_size(f.device_bytes_read),
+          f.experts == 0 ? ""
+                         : "experts: " + plan::format_size(f.expert_bytes_read) +
+                               (f.prefetch_wasted_bytes == 0
+                                    ? ""
+                                    : ", guessed in vain: " + plan::format_size(f.prefetch_wasted_bytes)));
   text += row("peak memory", plan::format_size(f.ram_peak_bytes),
               "of " + plan::format_size(f.ram_budget_bytes) + " allowed");
   if (!f.profile.empty()) text += row("numerics", f.profile, f.profile_reason);

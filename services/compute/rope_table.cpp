@@ -6,11 +6,24 @@
 
 namespace wisp::compute {
 
+namespace {
+
+/// See model::Llama3Spec.
+double scaled(double frequency, const model::Llama3Spec& l) {
+  const double turns = l.original_length * frequency / (2.0 * std::numbers::pi);
+  const double kept = std::clamp((turns - l.low_turns) / (l.high_turns - l.low_turns), 0.0, 1.0);
+  return frequency * kept + frequency / l.factor * (1.0 - kept);
+}
+
+}  // namespace
+
 RopeFrequencies rope_frequencies(const model::RopeSpec& spec) {
   RopeFrequencies out;
   const double width = spec.width;
   for (std::uint32_t i = 0; i < spec.width / 2; ++i)
     out.frequency.push_back(std::pow(spec.theta, -2.0 * i / width));
+  if (spec.llama3)
+    for (double& f : out.frequency) f = scaled(f, *spec.llama3);
   if (!spec.yarn) return out;
   const model::YarnSpec& y = *spec.yarn;
   const auto corr = [&](double rho) {

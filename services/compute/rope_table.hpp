@@ -22,7 +22,7 @@ class RopeTables {
   std::vector<float> sin_;
 };
 
-/// Frequencies f_i [width/2] and the factor on cos and sin, YaRN applied (spec 2.3).
+/// Frequencies f_i [width/2] and the factor on cos and sin, YaRN (spec 2.3) or Llama 3's scaling applied.
 struct RopeFrequencies {
   std::vector<double> frequency;
   double amplitude = 1.0;

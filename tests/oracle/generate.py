@@ -23,7 +23,7 @@ from safetensors import safe_open
 import oracle
 
 FAMILIES = ["qwen3_moe", "mixtral", "qwen2_moe", "olmoe", "glm4_moe", "gpt_oss", "deepseek_v3", "deepseek_v32",
-            "glm_moe_dsa", "glm4_moe_lite"]
+            "glm_moe_dsa", "glm4_moe_lite", "qwen3", "llama", "mistral"]
 ROUNDING = 1e-5  # of the largest magnitude in the tensor
 
 

@@ -206,7 +206,7 @@ def make(out, name, family, case):
     write_json(os.path.join(folder, "expected.json"), {
         "case": name, "about": case["about"], "seed": seed, "refused_seeds": refused,
         "positions": len(ids), **greedy, "vocab": logits.shape[1],
-        "smallest_router_margin": float(f"{margin:.4g}"),
+        **({"smallest_router_margin": float(f"{margin:.4g}")} if routes else {}),
         "smallest_top2_gap": float(f"{(top[:, 0] - top[:, 1]).min():.4g}"),
         "largest_logit_magnitude": float(f"{logits.abs().max():.5g}"),
         "logit_standard_deviation": float(f"{logits.std():.5g}"),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <tuple>
 
 #include "base/check.hpp"
 
@@ -36,6 +37,19 @@ Bpe::Pair Bpe::find(std::uint32_t left, std::uint32_t right) const {
 
 void Bpe::add_merge(std::uint32_t left, std::uint32_t right, std::uint32_t rank, std::uint32_t merged) {
   table_[slot_of(left, right)] = {left, right, {rank, merged}};
+}
+
+std::vector<Bpe::Merge> Bpe::merges() const {
+  std::vector<Entry> entries;
+  for (const Entry& e : table_)
+    if (e.left != kNone) entries.push_back(e);
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.pair.rank, a.left, a.right) < std::tie(b.pair.rank, b.left, b.right);
+  });
+  std::vector<Merge> out;
+  out.reserve(entries.size());
+  for (const Entry& e : entries) out.push_back({e.left, e.right, e.pair.merged});
+  return out;
 }
 
 void Bpe::finish() {

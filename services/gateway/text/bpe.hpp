@@ -49,6 +49,14 @@ class Bpe {
   /// Appends what becomes of the ids in `scratch.initial`.
   void merge(BpeScratch& scratch, std::vector<std::uint32_t>& out) const;
 
+  /// One merge, by ids.
+  struct Merge {
+    std::uint32_t left = 0, right = 0, merged = 0;
+    bool operator==(const Merge&) const = default;
+  };
+  /// All of them, those of lower rank first.
+  std::vector<Merge> merges() const;
+
  private:
   struct Pair {
     std::uint32_t rank = kNone, merged = kNone;

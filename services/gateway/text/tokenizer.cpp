@@ -176,6 +176,22 @@ bool Tokenizer::is_special(std::uint32_t id) const {
   return id < model_->pieces.size() && model_->pieces[id].special;
 }
 
+bool Tokenizer::names(std::uint32_t id) const {
+  return id < model_->pieces.size() && model_->pieces[id].used;
+}
+
+bool Tokenizer::is_control(std::uint32_t id) const {
+  return id < model_->pieces.size() && model_->pieces[id].control;
+}
+
+std::vector<Bpe::Merge> Tokenizer::merges() const {
+  return model_->bpe.merges();
+}
+
+bool Tokenizer::has_ranks_only() const {
+  return model_->cut_long;  // read_tiktoken sets it, and nothing else
+}
+
 std::string Tokenizer::decode(const std::vector<std::uint32_t>& ids, bool skip_special) const {
   Utf8Stream stream;
   std::string out;

@@ -9,6 +9,7 @@
 
 #include "base/result.hpp"
 #include "services/gateway/text/added_tokens.hpp"
+#include "services/gateway/text/bpe.hpp"
 
 namespace wisp::text {
 
@@ -62,6 +63,17 @@ class Tokenizer {
 
   /// The file's `special` flag; false for ids that name nothing.
   bool is_special(std::uint32_t id) const;
+
+  /// Whether the id stands for anything.
+  bool names(std::uint32_t id) const;
+
+  /// Whether the id is a control token's, which no merge leads to.
+  bool is_control(std::uint32_t id) const;
+
+  /// The merges in their order; those of a rank file as tiktoken has them.
+  std::vector<Bpe::Merge> merges() const;
+  /// Whether it was read from a rank file, whose merges follow from its tokens.
+  bool has_ranks_only() const;
 
   /// The text of `ids`, what is not UTF-8 as U+FFFD. Ids that name nothing add nothing.
   std::string decode(const std::vector<std::uint32_t>& ids, bool skip_special) const;

@@ -127,9 +127,12 @@ INSTANTIATE_TEST_SUITE_P(Cases, Oracle, ::testing::ValuesIn(testing::cases()),
 INSTANTIATE_TEST_SUITE_P(Cases, PlainOracle, ::testing::ValuesIn(testing::plain_cases()),
                          [](const auto& i) { return i.param; });
 
-TEST(Reference, GreedyAnswersOfTheBundledModel) {
-  auto m = LoadedModel::convert(kData + "/pocket-dictionary");
-  std::ifstream in(kData + "/pocket-dictionary/reference.json");
+/// The bundled model, and the draft for it, which has no experts.
+class Reference : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Reference, GreedyAnswers) {
+  auto m = LoadedModel::convert(kData + "/" + GetParam());
+  std::ifstream in(kData + "/" + GetParam() + "/reference.json");
   const auto reference = nlohmann::json::parse(in);
   for (const auto& prompt : reference["prompts"]) {
     std::vector<std::uint32_t> ids = prompt["input_ids"];
@@ -147,6 +150,12 @@ TEST(Reference, GreedyAnswersOfTheBundledModel) {
     EXPECT_EQ(got, want) << prompt["prompt"];
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Bundled, Reference,
+                         ::testing::Values("pocket-dictionary", "pocket-dictionary-draft"),
+                         [](const auto& i) {
+                           return std::string(i.param.ends_with("draft") ? "draft" : "model");
+                         });
 
 /// A row's bits depend neither on the chunking nor on threads, the order of arrival or the instruction set.
 TEST(SameBits, ChunksThreadsArrivalAndInstructionSet) {

@@ -34,12 +34,14 @@ inline std::vector<std::string> cases() {
   return names;
 }
 
-/// Those whose weights are plain numbers.
+/// Those with experts whose weights are plain numbers.
 inline std::vector<std::string> plain_cases() {
   std::vector<std::string> names = cases();
   std::erase_if(names, [](const std::string& name) {
     for (const char* form : {"int4", "fp8", "awq", "gptq", "mxfp4"})
       if (name.find(form) != name.npos) return true;
+    for (const char* family : {"llama_", "mistral_", "qwen3_"})  // those without
+      if (name.starts_with(family)) return true;
     return false;
   });
   return names;

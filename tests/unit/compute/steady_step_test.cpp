@@ -198,7 +198,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"qwen2_moe_published", false, 2}, Case{"deepseek_v3_published", false, 2},
                       Case{"deepseek_v3_fp8", true, 2}, Case{"glm4_moe_published", true, 2},
                       Case{"glm_moe_dsa_published", false, 2}, Case{"glm_moe_dsa_published", true, 1},
-                      Case{"deepseek_v32_fp8", true, 2}),
+                      Case{"deepseek_v32_fp8", true, 2}, Case{"../pocket-dictionary-draft", false, 1},
+                      Case{"llama_scaled", false, 2}, Case{"mistral_window", false, 2}),
     [](const auto& i) {
       const std::string name = i.param.name;
       return std::regex_replace(name, std::regex("^[./]+|-"), "") + (i.param.fast ? "_fast_" : "_exact_") +

@@ -123,6 +123,12 @@ TEST_F(ManifestTest, LiesAreRefusedByName) {
   expect_refused("/spec/hidden", 96, {"payload"});
   expect_refused("/spec/attention/kv_heads", 3, {"kv_heads"});
   expect_refused("/spec/attention/rope/width", 18, {"rope width"});
+  Json llama3{{"factor", 8.0}, {"original_length", 32.0}, {"low_turns", 1.0}, {"high_turns", 4.0}};
+  expect_refused("/spec/attention/rope/llama3", llama3, {"by yarn and by llama3"});
+  expect_refused("/spec/attention/rope", {{"theta", 1e4}, {"width", 16}, {"llama3", llama3}},
+                 {"model_hash does not go with"});
+  llama3["low_turns"] = 4.0;
+  expect_refused("/spec/attention/rope", {{"theta", 1e4}, {"width", 16}, {"llama3", llama3}}, {"high_turns"});
   expect_refused("/spec/router/top_k", 5, {"top_k is 5"});
   expect_refused("/spec/router/kind", "sigmoid", {"kind sigmoid"});
   expect_refused("/spec/expert/gate_up/group", 48, {"group"});
