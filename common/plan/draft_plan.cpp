@@ -14,6 +14,20 @@ std::uint32_t pages_of(std::uint32_t positions) {
   return (positions + kernels::kPageTokens - 1) / kernels::kPageTokens;
 }
 
+/// Rows whose products take a core some tens of milliseconds: whoever waits for a draft that catches up waits
+/// for one piece. Never fewer than a proposal of full length computes, nor more than repay the larger
+/// buffers.
+std::uint32_t rows_of(const model::Manifest& m) {
+  constexpr std::uint64_t kMultiplyAdds = 1u << 30;
+  constexpr std::uint64_t kFewest = ring::kMostDrafted + 1, kMost = 64;
+  const model::ModelSpec& s = m.spec;
+  std::uint64_t row = std::uint64_t{s.moe_layers()} * s.router.top_k * 3 * s.hidden * s.moe_width;
+  for (const auto& [name, t] : m.dense)
+    if (t.tiled && name.starts_with("layers.")) row += std::uint64_t{t.rows} * t.cols;
+  return static_cast<std::uint32_t>(
+      std::clamp(kMultiplyAdds / std::max<std::uint64_t>(row, 1), kFewest, kMost));
+}
+
 /// Vectors of the dense part as f32 beside it, and what is kept of each expert while they are read.
 std::uint64_t bookkeeping(const model::Manifest& m) {
   std::uint64_t bytes = std::uint64_t{m.spec.expert_count()} * sizeof(model::ExpertExtent);
@@ -27,6 +41,7 @@ std::uint64_t bookkeeping(const model::Manifest& m) {
 DraftPlan lay_out_draft(const model::Manifest& draft, const RunPlan& run) {
   DraftPlan d;
   d.ctx = std::min(run.ctx, draft.spec.max_positions);
+  d.rows = rows_of(draft);
   d.places = run.records;
   const std::uint32_t longest = pages_of(d.ctx);
   static_assert(ring::kLongestDraft <= kernels::kPageTokens, "a proposal reaches at most one page further");
@@ -39,7 +54,7 @@ DraftPlan lay_out_draft(const model::Manifest& draft, const RunPlan& run) {
   RunPlan work;
   work.ctx = d.ctx;
   work.kv_pages = longest;
-  work.prompt_chunk = kDraftRows;
+  work.prompt_chunk = d.rows;
   work.threads = 1;
   work.profile = draft.profile;
   // A page's ids and its place among the free ones; each place's list of pages.

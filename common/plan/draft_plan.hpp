@@ -3,12 +3,10 @@
 
 namespace wisp::plan {
 
-/// Rows that a draft model computes in one pass: a long prompt is caught up in pieces of this length.
-inline constexpr std::uint32_t kDraftRows = 64;
-
 /// What a draft model holds beside a run: counts and bytes.
 struct DraftPlan {
   std::uint32_t ctx = 0;       ///< longest sequence that it follows, tokens
+  std::uint32_t rows = 0;      ///< of one pass: a long prompt is caught up in pieces of this length
   std::uint32_t places = 0;    ///< sequences that it may be asked about: the run's records
   std::uint32_t kv_pages = 0;  ///< of all places together
   std::uint64_t kv_page_bytes = 0;

@@ -16,6 +16,7 @@
 #include "model/convert.hpp"
 #include "model/stripes.hpp"
 #include "services/cli/model_progress.hpp"
+#include "services/gateway/text/vocabulary.hpp"
 #include "services/loader/drive_figures.hpp"
 #include "services/loader/learned_counts.hpp"
 #include "services/loader/loader_stage.hpp"
@@ -225,6 +226,8 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   if (!flags.draft.empty() && options.speculate != "off") {
     WISP_ASSIGN(options.draft, draft_folder(flags.draft));
     WISP_ASSIGN(draft, model::load_manifest(options.draft));
+    auto same = text::compare_vocabularies(options.model, options.draft);
+    if (!same.ok()) return std::move(same).error().within("--draft");
   }
   std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
   WISP_ASSIGN(p->plan_, plan::make_plan(model.manifest, options, plan::available_memory(),

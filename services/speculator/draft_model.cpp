@@ -103,7 +103,7 @@ void DraftModel::set_up(const plan::RunPlan& plan) {
   experts_ = std::make_unique<ResidentExperts>(spec, experts);
   forward_ = std::make_unique<compute::Forward>(
       spec, weights_, compute::KvPages{kv, sizes_.kv_page_bytes, plan.kv_format}, kernels::best_kernels(),
-      *pool_, plan::kDraftRows, sizes_.ctx, manifest_.profile == "fast");
+      *pool_, sizes_.rows, sizes_.ctx, manifest_.profile == "fast");
   forward_->reserve_logits(1);
   one_.resize(1);
   places_.resize(sizes_.places);
@@ -133,8 +133,8 @@ std::uint32_t DraftModel::propose(std::uint32_t place, std::uint64_t /*request*/
   // The last id's row gives the first token: it is computed again where it stands already.
   std::uint32_t at = std::min(p.rows, count - 1);
   const std::uint32_t left = count - at;
-  if (out.empty() || left > plan::kDraftRows) {
-    const std::uint32_t piece = std::min(left - 1, plan::kDraftRows);
+  if (out.empty() || left > sizes_.rows) {
+    const std::uint32_t piece = std::min(left - 1, sizes_.rows);
     if (piece != 0 && !(hold(p, at + piece) && run(p, at, ids.subspan(at, piece), false))) return 0;
     p.behind = at + piece + 1 < count || !out.empty();
     return 0;

@@ -32,7 +32,7 @@ class DraftModel final : public Source {
   /// since the run was planned, kExhausted where memory is not there, kIo, kCorrupt.
   static Result<std::unique_ptr<DraftModel>> open(const plan::RunPlan& plan, std::uint32_t vocab);
 
-  /// As Source::propose. Computes at most plan::kDraftRows rows of what it has not seen yet, and one more for
+  /// As Source::propose. Computes at most sizes().rows rows of what it has not seen yet, and one more for
   /// each further token. 0 while that does not suffice (has_more() says so), where the ids are longer than
   /// the draft's context, or one of them is none of its vocabulary. With an empty `out` it only catches up,
   /// up to the last id.

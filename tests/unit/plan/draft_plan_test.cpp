@@ -119,6 +119,25 @@ TEST(DraftPlan, PagesAreAsManyAsTheRunsSequencesCanFill) {
   EXPECT_EQ(lay_out_draft(draft(), *halved).kv_bytes() * 2, same.kv_bytes());
 }
 
+/// A piece of a prompt is short where a row is dear, and pays for no buffers that it does not use.
+TEST(DraftPlan, PiecesAreShortWhereRowsAreDear) {
+  const auto plan = make_plan(target(), plain_options(options()), kPlenty);
+  model::Manifest d = draft();
+  const DraftPlan cheap = lay_out_draft(d, *plan);
+  EXPECT_EQ(cheap.rows, 64u);
+  model::DenseTensor matrix;
+  matrix.tiled = true;
+  matrix.rows = matrix.cols = 8192;  // 2^26 multiply-adds
+  d.dense["head"] = matrix;
+  EXPECT_EQ(lay_out_draft(d, *plan).rows, 64u) << "only the last row of a piece needs it, if any";
+  d.dense["layers.0.ffn.up"] = matrix;
+  EXPECT_EQ(lay_out_draft(d, *plan).rows, 16u);
+  EXPECT_LT(lay_out_draft(d, *plan).scratch_bytes, cheap.scratch_bytes);
+  for (int layer = 1; layer < 20; ++layer)
+    d.dense[model::layer_tensor(static_cast<std::uint32_t>(layer), "ffn.up")] = matrix;
+  EXPECT_EQ(lay_out_draft(d, *plan).rows, 8u) << "a proposal computes as many";
+}
+
 TEST(DraftPlan, ExpertsOfADraftAreAllResident) {
   const model::Manifest m = target();
   RunOptions o = options();
