@@ -80,7 +80,9 @@ int show_status(const std::string& run) {
   if (life.paused_since_ns.load() != 0) std::printf("\nthe engine clock stands still: a stage is held\n");
   for (shm::StageId s : shm::kRunningStages)
     if (life.stage[shm::index(s)].state.load() == static_cast<std::uint32_t>(shm::StageState::kGivenUp))
-      std::printf("\ngiven up: %.255s\n`wisp-launch restart %s` tries again\n", life.give_up_reason,
+      std::printf("\ngiven up: %.255s\n`wisp-launch restart %s` tries again\n",
+                  shm::is_optional(s) ? "the speculator (the log says why); answers go on without it"
+                                      : life.give_up_reason,
                   std::string(shm::name_of(s)).c_str());
   return 0;
 }

@@ -103,6 +103,10 @@ void Supervisor::decide(Process& p, int wait_status) {
 }
 
 void Supervisor::give_up(Process& p, const std::string& why) {
+  if (p.optional()) {
+    spdlog::warn("given up: {}; answers go on without it", why);
+    return enter(p, Phase::kGivenUp);
+  }
   shm::Life& life = regions_.life();
   std::memset(life.give_up_reason, 0, sizeof life.give_up_reason);
   std::strncpy(life.give_up_reason, why.c_str(), sizeof life.give_up_reason - 1);

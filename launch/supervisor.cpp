@@ -322,7 +322,7 @@ void Supervisor::on_ready(Process& p) {
     regions_.life().stage[id].state.store(static_cast<std::uint32_t>(StageState::kReady),
                                           std::memory_order_release);
     regions_.ring_all();
-    if (announced_)
+    if (announced_ && epoch_of(p) > 1)
       options_.on_event(
           {.kind = Event::Kind::kStageReady, .stage = std::string(shm::name_of(static_cast<StageId>(id)))});
   }
@@ -331,7 +331,7 @@ void Supervisor::on_ready(Process& p) {
   if (!all || p.phase != Phase::kStarting) return;
   enter(p, Phase::kReady);
   const bool everybody = std::all_of(processes_.begin(), processes_.end(),
-                                     [](const auto& q) { return q->phase == Phase::kReady; });
+                                     [](const auto& q) { return q->phase == Phase::kReady || q->optional(); });
   if (!everybody || announced_) return;
   announced_ = true;
   options_.on_event({.kind = Event::Kind::kAllReady,

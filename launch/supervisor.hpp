@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <list>
@@ -101,6 +102,9 @@ class Supervisor {
     std::string failure;    ///< what it said before it left
     Progress last;
     StartMode next;
+
+    /// Whether the run goes on without it.
+    bool optional() const { return std::all_of(spec.stages.begin(), spec.stages.end(), shm::is_optional); }
   };
   struct Tombstone {
     std::uint32_t epoch;

@@ -57,7 +57,7 @@ Status check_complete(const Topology& t) {
   for (const ProcessSpec& p : t.processes)
     for (shm::StageId s : p.stages) ++hosted[shm::index(s)];
   for (shm::StageId s : shm::kRunningStages)
-    if (hosted[shm::index(s)] != 1)
+    if (hosted[shm::index(s)] != 1 && !(shm::is_optional(s) && hosted[shm::index(s)] == 0))
       return invalid("stage '" + std::string(shm::name_of(s)) + "' is hosted " +
                      std::to_string(hosted[shm::index(s)]) + " times; it must be once");
   return {};

@@ -15,6 +15,10 @@ inline constexpr std::array<StageId, 5> kRunningStages{StageId::kGateway, StageI
 constexpr std::uint32_t index(StageId s) {
   return static_cast<std::uint32_t>(s);
 }
+/// Whether answers go on without this stage: its end costs speed alone.
+constexpr bool is_optional(StageId s) {
+  return s == StageId::kSpeculator;
+}
 constexpr std::string_view name_of(StageId s) {
   constexpr std::array<std::string_view, kStages> names{"gateway", "router", "loader", "compute",
                                                         "speculator"};

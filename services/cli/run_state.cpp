@@ -113,7 +113,7 @@ std::optional<std::string> RunState::given_up() const {
   for (shm::StageId s : shm::kRunningStages) {
     const auto state =
         static_cast<shm::StageState>(life().stage[shm::index(s)].state.load(std::memory_order_acquire));
-    if (state != shm::StageState::kGivenUp) continue;
+    if (state != shm::StageState::kGivenUp || shm::is_optional(s)) continue;
     const char* reason = life().give_up_reason;
     return std::string(shm::name_of(s)) +
            " has been given up: " + std::string(reason, strnlen(reason, sizeof life().give_up_reason));

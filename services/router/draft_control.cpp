@@ -18,6 +18,11 @@ constexpr double kMargin = 1.03;
 // Shares of the time of decoding that trying, and asking on trial, may cost; plain steps that a purse holds at
 // the most, and at first.
 constexpr double kTrying = 0.01, kAsking = 0.005, kFullPurse = 4.0, kFirstPurse = 1.0;
+// Plain steps that must be in the purse before what did not pay is tried once more, in case times have
+// changed.
+constexpr double kTrialPurse = 1.5;
+// Steps after which a figure is old: half of a new one counts then.
+constexpr std::uint64_t kOld = 64;
 // Plain steps before anything is tried, and steps with drafts after which a plain one is measured again.
 constexpr std::uint32_t kFirstPlain = 3, kLongestRun = 64;
 // Tokens between two looks at a source that is not in use, at the least.
@@ -26,8 +31,8 @@ constexpr double kWakeNs = 20'000;  // of a process, both ends
 // Where a number of drafts is demanded, they are waited for as long as their maker runs.
 constexpr std::uint64_t kFixedPatienceNs = 1'000'000'000;
 
-void move(double& figure, double to) {
-  figure = figure == 0 ? to : figure + kLearn * (to - figure);
+void move(double& figure, double to, double weight = kLearn) {
+  figure = figure == 0 ? to : figure + weight * (to - figure);
 }
 }  // namespace
 
@@ -108,6 +113,7 @@ void DraftControl::step(std::uint32_t sequences, std::uint32_t drafts, std::uint
   const auto took = static_cast<double>(ns);
   Plain& p = plain_[std::min(sequences, kMostRows)];
   decode_ns_ += took;
+  ++steps_;
   if (drafts == 0) {
     // One step that another process held up is not what a step takes.
     move(p.ns, p.ns > 0 ? std::min(took, 2 * p.ns) : took);
@@ -115,7 +121,11 @@ void DraftControl::step(std::uint32_t sequences, std::uint32_t drafts, std::uint
     in_a_row_ = 0;
   } else if (p.ns > 0) {
     ++in_a_row_;
-    if (drafts <= kMostRows) move(ratio_[drafts], std::min(took / p.ns, 4.0 * (1 + drafts)));
+    if (drafts <= kMostRows) {
+      const bool old = steps_ > ratio_seen_[drafts] + kOld;
+      move(ratio_[drafts], std::min(took / p.ns, 4.0 * (1 + drafts)), old ? 0.5 : kLearn);
+      ratio_seen_[drafts] = steps_;
+    }
     const double worth = p.ns * tokens / sequences;
     const double lost = took + static_cast<double>(waited_ns) - worth;
     purse_ -= lost > 0 ? lost : lost / 4;
@@ -161,6 +171,14 @@ std::span<const std::uint32_t> DraftControl::choose(std::uint32_t sequences, std
     best_rate = rate;
     std::copy_n(tried.begin(), n, best.begin());
   }
+  if (best_rate > kMargin || n == 0) return best;
+  // One draft, by the first guess of what a row costs, where there is money to see whether that holds.
+  const bool trial = purse_ >= kTrialPurse * p.ns && steps_ > last_trial_ + kOld;
+  if (!trial || room == 0 || offers[0].count == 0) return best;
+  const double hoped = 1 + chance(offers[0].record, offers[0].source, offers[0].at) / sequences;
+  if (hoped / (1 + kFirstRow / sequences) <= kMargin) return best;
+  last_trial_ = steps_;
+  best[0] = 1;
   return best;
 }
 

@@ -101,6 +101,8 @@ class DraftControl {
   std::array<Source, kDraftSources> sources_{};
   std::array<Plain, kMostRows + 1> plain_{};       ///< [sequences]
   std::array<double, kMostRows + 1> ratio_{};      ///< [drafts] of the time of a plain step; 0: not seen
+  std::array<std::uint64_t, kMostRows + 1> ratio_seen_{};  ///< number of the last step that had so many
+  std::uint64_t steps_ = 0, last_trial_ = 0;
   double purse_ = 0;                               ///< nanoseconds
   double decode_ns_ = 0;                           ///< time of all decode steps
   std::uint32_t in_a_row_ = 0;                     ///< steps with drafts since the last plain one

@@ -99,9 +99,17 @@ TestRun::TestRun(const RunSettings& settings)
   o.kv = settings.kv;
   o.prefill = settings.prefill;
   o.logits_dir = settings.logits_dir;
+  o.speculate = settings.speculate;
+  std::optional<model::Manifest> draft;
+  if (!settings.draft.empty()) {
+    o.draft = model_of(settings.draft);
+    auto loaded = model::load_manifest(o.draft);
+    if (!loaded.ok()) throw std::runtime_error(loaded.error().text);
+    draft = std::move(loaded).value();
+  }
   o.port = -1;
   o.log_level = "info";
-  auto plan = plan::make_plan(*manifest, o, plan::available_memory());
+  auto plan = plan::make_plan(*manifest, o, plan::available_memory(), draft ? &*draft : nullptr);
   if (!plan.ok()) throw std::runtime_error(plan.error().text);
   auto session = cli::Session::start(
       *plan, interrupts_, [](const std::string&) {}, WISP_TEST_BIN "/wisp-launch");
@@ -110,6 +118,8 @@ TestRun::TestRun(const RunSettings& settings)
   auto control = launch::Client::connect(where().run_dir);
   if (!control.ok()) throw std::runtime_error(control.error().text);
   control_ = std::make_unique<launch::Client>(std::move(control).value());
+  // Answers do not wait for it; a test that strikes it does.
+  await("the speculator", [&] { return ready(StageId::kSpeculator); });
   watched = this;
 }
 

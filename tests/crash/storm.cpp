@@ -22,11 +22,14 @@ struct Options {
   std::uint64_t seed = 1;
   std::uint32_t tokens = 400;
   std::string io = "auto";
+  std::string speculate = "off";  ///< else with the bundled draft model
 };
 
 RunSettings settings_of(const Options& o) {
   RunSettings s;
   s.io = o.io;
+  s.speculate = o.speculate;
+  if (o.speculate != "off") s.draft = "pocket-dictionary-draft";
   return s;
 }
 
@@ -41,25 +44,33 @@ const std::map<StageId, std::vector<const char*>>& points() {
         "filling_stored", "cqe_before_ready", "ready_before_publish"}},
       {StageId::kCompute,
        {"after_fill", "after_seq", "before_ring", "after_effect_before_head", "lease_written", "kv_row_half",
-        "sampled"}}};
+        "sampled"}},
+      {StageId::kSpeculator, {"after_fill", "after_seq", "before_ring", "after_effect_before_head"}}};
   return all;
 }
 
 class Storm {
  public:
-  explicit Storm(const Options& o) : o_(o), random_(o.seed), run_(settings_of(o)) {}
+  explicit Storm(const Options& o) : o_(o), random_(o.seed) {}
 
   int run() {
     const std::vector<std::string> questions{"What is a dog?", "Define courage.", "What is a river?"};
     std::vector<Seen> golden;
-    for (const std::string& q : questions) golden.push_back(run_.ask_and_wait(q, o_.tokens, true));
+    {
+      // Of a pipeline that guesses nothing.
+      Options plain = o_;
+      plain.speculate = "off";
+      TestRun undisturbed(settings_of(plain));
+      for (const std::string& q : questions) golden.push_back(undisturbed.ask_and_wait(q, o_.tokens, true));
+    }
+    run_.emplace(settings_of(o_));
     for (const Seen& g : golden)
       if (!g.error.empty()) return fail("the undisturbed run: " + g.error);
     std::uint64_t streams = 0;
     std::uint32_t resumes = 0;
     while (strikes_ < o_.kills || missing()) {
       const std::size_t which = random_() % questions.size();
-      auto ask = run_.ask(questions[which], o_.tokens, true);
+      auto ask = run_->ask(questions[which], o_.tokens, true);
       while (!ask->done() && (strikes_ < o_.kills || missing())) strike(*ask);
       const Seen seen = ask->wait();
       ++streams;
@@ -71,35 +82,40 @@ class Storm {
   }
 
  private:
-  std::uint64_t tokens() { return run_.counter(StageId::kRouter, stats::Counter::kTokensCommitted); }
+  std::uint64_t tokens() { return run_->counter(StageId::kRouter, stats::Counter::kTokensCommitted); }
+
+  /// A speculator that is not asked does nothing that could be struck.
+  StageId stage_at(std::uint64_t n) const {
+    return shm::kRunningStages[n % (o_.speculate == "off" ? 4 : shm::kRunningStages.size())];
+  }
 
   /// Waits for one to six more tokens, then strikes a random stage in a random way.
   void strike(const TestRun::Ask& ask) {
     const std::uint64_t target = tokens() + 1 + random_() % 6;
     await("tokens between two strikes", [&] { return ask.done() || tokens() >= target; });
     if (ask.done()) return;
-    const StageId s = shm::kRunningStages[random_() % 4];
+    const StageId s = stage_at(random_());
     const std::uint64_t kind = random_() % 10;
-    if (!run_.ready(s)) return;
-    const std::uint32_t before = run_.epoch(s);
+    if (!run_->ready(s)) return;
+    const std::uint32_t before = run_->epoch(s);
     if (kind < 4) {
-      run_.signal(s, SIGKILL);
+      run_->signal(s, SIGKILL);
       ++killed_[s];
     } else if (kind < 5) {
-      const StageId other = shm::kRunningStages[random_() % 4];
-      run_.signal(s, SIGKILL);
-      if (run_.ready(other) && other != s) {
-        run_.signal(other, SIGKILL);
+      const StageId other = stage_at(random_());
+      run_->signal(s, SIGKILL);
+      if (run_->ready(other) && other != s) {
+        run_->signal(other, SIGKILL);
         ++killed_[other];
       }
       ++killed_[s];
     } else if (kind < 6) {
       // A point armed earlier may strike first: then the signal finds nobody.
-      const auto died = [&] { return run_.epoch(s) > before; };
-      const auto stopped = [&] { return run_.state().life().stage[shm::index(s)].stopped.load() != 0; };
-      run_.signal(s, SIGSTOP);
+      const auto died = [&] { return run_->epoch(s) > before; };
+      const auto stopped = [&] { return run_->state().life().stage[shm::index(s)].stopped.load() != 0; };
+      run_->signal(s, SIGSTOP);
       await("the stop to be seen", [&] { return died() || stopped(); });
-      run_.signal(s, SIGCONT);
+      run_->signal(s, SIGCONT);
       await("the stop to be over", [&] { return died() || !stopped(); });
       if (died()) return;
       ++stopped_[s];
@@ -108,16 +124,17 @@ class Storm {
     } else {
       const auto& list = points().at(s);
       const char* point = list[random_() % list.size()];
-      run_.arm(s, point, 1 + static_cast<std::uint32_t>(random_() % 3));
-      await("the armed point to be struck", [&] { return ask.done() || run_.epoch(s) > before; });
-      if (run_.epoch(s) > before) ++struck_[std::string(shm::name_of(s)) + " " + point];
+      run_->arm(s, point, 1 + static_cast<std::uint32_t>(random_() % 3));
+      await("the armed point to be struck", [&] { return ask.done() || run_->epoch(s) > before; });
+      if (run_->epoch(s) > before) ++struck_[std::string(shm::name_of(s)) + " " + point];
     }
-    await("the stage to return", [&] { return ask.done() || (run_.epoch(s) > before && run_.ready(s)); });
+    await("the stage to return", [&] { return ask.done() || (run_->epoch(s) > before && run_->ready(s)); });
     ++strikes_;
   }
 
   bool missing() const {
     for (const auto& [s, list] : points()) {
+      if (s == StageId::kSpeculator && o_.speculate == "off") continue;
       if (!killed_.contains(s) || !stopped_.contains(s)) return true;
       for (const char* p : list)
         if (!struck_.contains(std::string(shm::name_of(s)) + " " + p)) return true;
@@ -152,14 +169,14 @@ class Storm {
     for (const StageId s : shm::kRunningStages)
       std::printf("  %-8s killed %4llu  stopped %4llu  epochs %u\n", std::string(shm::name_of(s)).c_str(),
                   static_cast<unsigned long long>(killed_[s]), static_cast<unsigned long long>(stopped_[s]),
-                  run_.epoch(s));
+                  run_->epoch(s));
     for (const auto& [name, n] : struck_)
       std::printf("  %-34s %llu\n", name.c_str(), static_cast<unsigned long long>(n));
   }
 
   Options o_;
   std::mt19937_64 random_;
-  TestRun run_;
+  std::optional<TestRun> run_;
   std::uint64_t strikes_ = 0;
   std::map<StageId, std::uint64_t> killed_, stopped_;
   std::map<std::string, std::uint64_t> struck_;
@@ -181,9 +198,11 @@ int main(int argc, char** argv) {
       o.tokens = static_cast<std::uint32_t>(value);
     else if (flag == "--io")
       o.io = argv[i + 1];
+    else if (flag == "--speculate")
+      o.speculate = argv[i + 1];
     else {
       std::fprintf(stderr,
-                   "usage: wisp-storm [--kills N] [--seed S] [--tokens N] [--io auto|uring|pread|ghost]\n");
+                   "usage: wisp-storm [--kills N] [--seed S] [--tokens N] [--io auto|uring|pread|ghost] [--speculate off|auto|K]\n");
       return 2;
     }
   }

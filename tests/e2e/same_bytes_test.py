@@ -10,7 +10,7 @@ import sys
 import threading
 import unittest
 
-from wisp_e2e import EXPERTS, STRIDE, Server, main, model, reference, run_json, run_logits, wisp
+from wisp_e2e import EXPERTS, STRIDE, Server, main, model, pairwise, reference, run_json, run_logits, wisp
 
 MINIMUM = 8                                             # 2 x top_k
 AXES = {
@@ -31,26 +31,6 @@ TOKENS = 6
 def prompt_of(n):
     rng = random.Random(n)
     return [rng.randrange(4093) for _ in range(n)]
-
-
-def pairwise(axes, seed=3):
-    """A small set of rows in which every pair of values of two axes occurs (greedy)."""
-    names = list(axes)
-    missing = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in axes[a] for y in axes[b]}
-    rng = random.Random(seed)
-    rows = []
-    while missing:
-        best, gain = None, -1
-        for _ in range(60):
-            (a, x), (b, y) = rng.choice(sorted(missing, key=repr))
-            row = {n: rng.choice(axes[n]) for n in names}
-            row[a], row[b] = x, y
-            g = sum(((p, row[p]), (q, row[q])) in missing for p, q in itertools.combinations(names, 2))
-            if g > gain:
-                best, gain = row, g
-        rows.append(best)
-        missing -= {((p, best[p]), (q, best[q])) for p, q in itertools.combinations(names, 2)}
-    return rows
 
 
 def flags(row):

@@ -1,7 +1,9 @@
 """What the end-to-end tests share: the programs under test, a converted model, a server, a streaming client."""
 import http.client
+import itertools
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -144,6 +146,26 @@ def events(raw):
         if "data" in fields:
             out.append((fields.get("id"), fields["data"]))
     return out
+
+
+def pairwise(axes, seed=3):
+    """A small set of rows in which every pair of values of two axes occurs (greedy)."""
+    names = list(axes)
+    missing = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in axes[a] for y in axes[b]}
+    rng = random.Random(seed)
+    rows = []
+    while missing:
+        best, gain = None, -1
+        for _ in range(60):
+            (a, x), (b, y) = rng.choice(sorted(missing, key=repr))
+            row = {n: rng.choice(axes[n]) for n in names}
+            row[a], row[b] = x, y
+            g = sum(((p, row[p]), (q, row[q])) in missing for p, q in itertools.combinations(names, 2))
+            if g > gain:
+                best, gain = row, g
+        rows.append(best)
+        missing -= {((p, best[p]), (q, best[q])) for p, q in itertools.combinations(names, 2)}
+    return rows
 
 
 def floats(raw):

@@ -150,7 +150,7 @@ TEST(Launcher, EndsWithItsParent) {
 TEST(Launcher, KilledTakesEveryStageAlongEvenAStoppedOne) {
   Launcher launcher;
   const auto stages = stages_of(launcher.run_dir());
-  ASSERT_EQ(stages.size(), 4u);
+  ASSERT_EQ(stages.size(), 5u);
   ::syscall(SYS_pidfd_send_signal, stages[1].get(), SIGSTOP, nullptr, 0);
   launcher.child.signal(SIGKILL);
   reap(launcher.child);

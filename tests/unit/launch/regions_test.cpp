@@ -90,12 +90,15 @@ TEST(Regions, EachStageGetsOnlyWhatItMayHave) {
   for (int n : {fds::kSlab, fds::kDense, fds::kSlabDir}) expected[n] = 'r';
   expected[fds::kKv] = 'w';
   EXPECT_EQ(access_of(*r, StageId::kCompute), expected);
+  expected = desks(StageId::kSpeculator);
+  expected[fds::kJournal] = 'r';
+  EXPECT_EQ(access_of(*r, StageId::kSpeculator), expected);
 }
 
 TEST(Regions, WhatAnybodyMayReadRefusesWritableMaps) {
   auto r = Regions::create(toy_plan(), 1);
   ASSERT_TRUE(r.ok()) << r.error().text;
-  EXPECT_EQ(r->readable().size(), 7u);
+  EXPECT_EQ(r->readable().size(), 8u);
   for (const NamedFd& n : r->readable()) EXPECT_FALSE(can_map_writable(n.fd)) << n.name;
 }
 

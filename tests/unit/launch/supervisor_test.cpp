@@ -72,6 +72,28 @@ TEST(Supervisor, GivesUpAfterFiveDeathsWithoutProgressAndARestartTriesAgain) {
   EXPECT_EQ(run.epoch(StageId::kCompute), 6u);
 }
 
+TEST(Supervisor, AStageThatOnlyMakesThingsFasterIsGivenUpAlone) {
+  ToyRun run;
+  run.start_and_wait();
+  for (std::uint32_t i = 1; i <= 5; ++i) {
+    run.wait_all_ready();
+    run.kill(StageId::kSpeculator, SIGKILL);
+    run.turn_until([&] { return run.life(StageId::kSpeculator).dead_through.load() == i; });
+  }
+  EXPECT_EQ(run.life(StageId::kSpeculator).state.load(), static_cast<std::uint32_t>(StageState::kGivenUp));
+  EXPECT_EQ(run.count(Event::Kind::kGivenUp), 0) << "nobody ends for it";
+  EXPECT_EQ(run->regions().life().give_up_reason[0], '\0');
+  for (StageId s : shm::kRunningStages) {
+    if (s != StageId::kSpeculator) {
+      EXPECT_EQ(run.epoch(s), 1u);
+    }
+  }
+  auto answer = run.call([](proto::LaunchRequest::Builder b) { b.setRestart("speculator"); });
+  ASSERT_TRUE(answer.ok()) << answer.error().text;
+  run.wait_all_ready();
+  EXPECT_EQ(run.epoch(StageId::kSpeculator), 6u);
+}
+
 TEST(Supervisor, AStageThatRefusesAtStartEndsTheRun) {
   plan::RunPlan plan = toy_plan();
   plan.options.io = "refuse";
@@ -244,8 +266,8 @@ TEST(Supervisor, StatusCarriesReadOnlyDescriptors) {
   run.start_and_wait();
   auto answer = run.call([](proto::LaunchRequest::Builder b) { b.setStatus(); });
   ASSERT_TRUE(answer.ok()) << answer.error().text;
-  EXPECT_EQ(answer->names.size(), 7u);
-  EXPECT_EQ(answer->descriptors.size(), 7u);
+  EXPECT_EQ(answer->names.size(), 8u);
+  EXPECT_EQ(answer->descriptors.size(), 8u);
   EXPECT_EQ(answer->plan.model_name, "toy");
   EXPECT_EQ(answer->pids[shm::index(StageId::kLoader)], run.pid(StageId::kLoader));
   EXPECT_TRUE(shm::Mapping::map(answer->descriptor("life"), false).ok());

@@ -8,12 +8,12 @@ namespace {
 TEST(Topology, ShippedOnesAreComplete) {
   auto full = load_topology("full", TOPOLOGIES);
   ASSERT_TRUE(full.ok()) << full.error().text;
-  EXPECT_EQ(full->processes.size(), 4u);
+  EXPECT_EQ(full->processes.size(), 5u);
   auto solo = load_topology("solo", TOPOLOGIES);
   ASSERT_TRUE(solo.ok()) << solo.error().text;
   ASSERT_EQ(solo->processes.size(), 1u);
   EXPECT_EQ(solo->processes[0].program, "wisp-solo");
-  EXPECT_EQ(solo->processes[0].stages.size(), 4u);
+  EXPECT_EQ(solo->processes[0].stages.size(), 5u);
 }
 
 TEST(Topology, UnknownNameListsWhatThereIs) {

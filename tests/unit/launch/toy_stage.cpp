@@ -43,5 +43,6 @@ int main(int argc, char** argv) {
                                   {{StageId::kGateway, make},
                                    {StageId::kRouter, make},
                                    {StageId::kLoader, make},
-                                   {StageId::kCompute, make}});
+                                   {StageId::kCompute, make},
+                                   {StageId::kSpeculator, make}});
 }

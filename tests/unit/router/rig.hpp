@@ -15,7 +15,7 @@
 
 namespace wisp::router::testing {
 
-/// A router that the test drives by hand, with a scripted gateway and a scripted compute. That compute has KV
+/// A router that the test drives by hand, with a scripted gateway, speculator and compute. That compute has KV
 /// pages of ids: the token after a sequence is a number made of all ids that it finds in the sequence's
 /// pages, so that a row that is missing, late or in another's page shows in the answer.
 class Rig {
@@ -26,6 +26,8 @@ class Rig {
     std::uint32_t parallel = 4;
     std::uint32_t chunk = 64;
     bool resident = true;
+    std::string speculate = "off";
+    bool draft_model = false;
   };
   explicit Rig(const Settings& s) : journal_(std::max(16u, 4 * s.parallel), kCtx) {
     plan().parallel = s.parallel;
@@ -35,12 +37,19 @@ class Rig {
     plan().profile_hash = journal_.get()->profile_hash;
     plan().expert_extents = 8;
     plan().slots = s.resident ? 8 : 4;
+    plan().threads = 1;
+    plan().records = std::max(16u, 4 * s.parallel);
+    plan().vocab = kVocab;
+    plan().options.speculate = s.speculate;
+    if (s.draft_model) plan().options.draft = "draft";
     life_ = static_cast<shm::Life*>(
         ::mmap(nullptr, sizeof(shm::Life), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     life_->gate = ~0ULL;
+    speculator_state(shm::StageState::kReady);
     at_.life = life_;
     at_.journal = journal_.get();
-    for (const shm::StageId id : {shm::StageId::kGateway, shm::StageId::kRouter, shm::StageId::kCompute}) {
+    for (const shm::StageId id : {shm::StageId::kGateway, shm::StageId::kRouter, shm::StageId::kCompute,
+                                  shm::StageId::kSpeculator}) {
       desks_.push_back(std::make_unique<wisp::testing::TestDesk>(id, 1 << 20));
       at_.desk[shm::index(id)] = desks_.back()->get();
       bells_.push_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -52,6 +61,9 @@ class Rig {
     told_ = gateway_context_->consumer(shm::EdgeId::kRouterGateway);
     steps_ = compute_context_->consumer(shm::EdgeId::kRouterCompute);
     results_ = compute_context_->producer(shm::EdgeId::kComputeRouter);
+    speculator_context_ = std::make_unique<service::StageContext>(at_, shm::StageId::kSpeculator, 1);
+    asked_ = speculator_context_->consumer(shm::EdgeId::kRouterSpeculator);
+    drafts_ = speculator_context_->producer(shm::EdgeId::kSpeculatorRouter);
     start();
   }
   ~Rig() {
@@ -116,6 +128,7 @@ class Rig {
     std::uint64_t request;
     std::uint32_t start, count;
     bool sample, prompt;
+    std::uint32_t drafts = 0, accepted = 0;
   };
   /// Runs the step that lies on edge 3 and publishes its result; false if there is none. parts() says what
   /// it held.
@@ -148,12 +161,20 @@ class Rig {
       row.record = q.record;
       row.start = q.start;
       row.count = q.count;
-      row.sampled = q.sample;
+      row.drafts = q.drafts;
+      const std::uint32_t certain = q.start + q.count - q.drafts;
       std::vector<std::uint32_t> all;
-      for (std::uint32_t p = 0; p < q.start + q.count; ++p) all.push_back(kv_[pages[p / 16] * 16 + p % 16]);
-      row.token = next_token(all);
+      for (std::uint32_t p = 0; p < certain; ++p) all.push_back(kv_[pages[p / 16] * 16 + p % 16]);
+      for (std::uint32_t t = 0; q.sample != 0 && t <= q.drafts; ++t) {
+        row.tokens[row.sampled++] = next_token(all);
+        if (t == q.drafts || ids[q.count - q.drafts + t] != row.tokens[t]) break;
+        all.push_back(row.tokens[t]);
+      }
+      const std::uint32_t accepted = row.sampled > 0 ? row.sampled - 1 : 0;
+      row.count = q.count - q.drafts + accepted;
       std::memcpy(result_.data() + sizeof out + n * sizeof row, &row, sizeof row);
-      parts_.push_back({q.request, q.start, q.count, q.sample != 0, q.start < q.params.prompt_tokens});
+      parts_.push_back({q.request, q.start, q.count, q.sample != 0, q.start < q.params.prompt_tokens, q.drafts,
+                        accepted});
     }
     WISP_CHECK(in.empty());
     ring::Message m;
@@ -165,6 +186,43 @@ class Rig {
     return true;
   }
   const std::vector<Part>& parts() const { return parts_; }
+
+  // the speculator's part
+  struct Question {
+    std::uint64_t request;
+    std::uint32_t record, pos, count;
+    std::uint8_t sources;
+  };
+  /// What the router asked since the last call.
+  std::vector<Question> questions() {
+    std::vector<Question> all;
+    for (; const ring::Descriptor* d = asked_.front(); asked_.pop())
+      all.push_back({d->request, d->slot, d->pos, d->key, d->flags});
+    return all;
+  }
+  void say(const ring::Message& m) { WISP_CHECK(drafts_.publish(m)); }
+  /// Drafts for `q`: the first `right` of them are what will come.
+  void answer(const Question& q, DraftSource source, std::uint32_t count, std::uint32_t right) {
+    const shm::JournalRecord* r = record(q.request);
+    if (r == nullptr) return;
+    const std::uint32_t* first = shm::Journal::ids(r);
+    std::vector<std::uint32_t> ids = expected({first, first + q.pos}, count);
+    for (std::uint32_t i = right; i < count; ++i) ids[i] = (ids[i] + 1) % kVocab;
+    ring::Message m;
+    m.kind = ring::Kind::kDraft;
+    m.flags = static_cast<std::uint8_t>(source) | ring::kLastDraft;
+    m.request = q.request;
+    m.slot = q.record;
+    m.pos = q.pos;
+    m.payload = std::as_bytes(std::span(ids));
+    say(m);
+  }
+  void speculator_state(shm::StageState s) {
+    life_->stage[shm::index(shm::StageId::kSpeculator)].state = static_cast<std::uint32_t>(s);
+  }
+  std::uint64_t counter(stats::Counter c) {
+    return at_.desk[shm::index(shm::StageId::kRouter)]->get(c);
+  }
   /// What the scripted model says after `ids`.
   static std::uint32_t next_token(const std::vector<std::uint32_t>& ids) {
     std::uint64_t h = 1469598103934665603ULL;
@@ -188,10 +246,10 @@ class Rig {
   shm::Life* life_ = nullptr;
   std::vector<std::unique_ptr<wisp::testing::TestDesk>> desks_;
   std::vector<int> bells_;
-  std::unique_ptr<service::StageContext> context_, gateway_context_, compute_context_;
+  std::unique_ptr<service::StageContext> context_, gateway_context_, compute_context_, speculator_context_;
   std::unique_ptr<RouterStage> router_;
-  ring::Producer to_router_, results_;
-  ring::Consumer told_, steps_;
+  ring::Producer to_router_, results_, drafts_;
+  ring::Consumer told_, steps_, asked_;
   std::uint32_t epoch_ = 0;
   std::uint64_t requests_ = 0;
   std::vector<std::uint32_t> kv_ = std::vector<std::uint32_t>(kKvPages * 16);

@@ -1,0 +1,211 @@
+"""Drafts change no byte: not the ids, not the logits, not the law of what is drawn; and nothing is lost when one is cancelled.
+
+By default samples; `speculation_test.py --full` runs the full product, 10,000 drawn answers and 1,000 cancellations.
+"""
+import itertools
+import json
+import os
+import random
+import socket
+import sys
+import threading
+import unittest
+
+from wisp_e2e import EXPERTS, STRIDE, Server, main, model, pairwise, pids_below, reference, run_json, run_logits, temp, wisp
+
+FULL = "--full" in sys.argv
+if FULL:
+    sys.argv.remove("--full")
+DRAFT = "pocket-dictionary-draft"
+TOKENS = 24
+SOURCES = ["draft", "look-up", "script", "nonsense"]        # "draft" looks up too: both at a time
+AXES = {
+    "prompt": list(range(12)) + [f"random {i}" for i in range(200 if FULL else 8)],
+    "speculate": ["auto", "1", "3", "7"],
+    "source": SOURCES,
+    "temperature": [0, 0.8],
+    "profile": ["exact", "fast"],
+    "slots": [EXPERTS // 4, EXPERTS],
+}
+
+
+def prompt_ids(which):
+    if isinstance(which, int):
+        return reference()["prompts"][which]["input_ids"]
+    rng = random.Random(which)
+    # Random continuations repeat themselves here and there, as code does.
+    ids = [rng.randrange(4093) for _ in range(rng.randrange(5, 60))]
+    return ids + ids[:rng.randrange(len(ids))]
+
+
+def flags(row):
+    return ["--ids", ",".join(map(str, prompt_ids(row["prompt"]))), "-n", TOKENS, "--ignore-eos",
+            "--experts-ram", row["slots"] * STRIDE, "--profile", row["profile"], "--temp", row["temperature"],
+            "--seed", 11, "--no-learned-cache"]
+
+
+def script(name, head, *lines):
+    path = temp("script-" + name)
+    with open(path, "w") as f:
+        f.write(head + "\n" + "".join(" ".join(map(str, l)) + "\n" for l in lines))
+    return path
+
+
+def stat():
+    return json.loads(wisp("stat", "--json").stdout)
+
+
+def counters(stage):
+    return next(s["counters"] for s in stat()["stages"] if s["stage"] == stage)
+
+
+class SameBytes(unittest.TestCase):
+    def test_matrix(self):
+        """Greedy and drawn, both profiles, few slots and all, every source: ids and logits of plain decoding."""
+        golden = {}
+        rows = pairwise(AXES) if not FULL else [dict(zip(AXES, v)) for v in itertools.product(*AXES.values())]
+        drafted = accepted = 0
+        for row in rows:
+            key = row["prompt"], row["temperature"], row["profile"]
+            if key not in golden:
+                golden[key] = run_logits(model(), *flags(dict(row, slots=EXPERTS)), "--speculate", "off")
+            want, want_logits = golden[key]
+            extra, env = [], {}
+            if row["source"] == "draft":
+                extra = ["--draft", model(DRAFT)]
+            elif row["source"] == "script":
+                env["WISP_DRAFT_SCRIPT"] = script("accept", "accept 0.6 seed 5", prompt_ids(row["prompt"]) + want["token_ids"])
+            elif row["source"] == "nonsense":
+                env["WISP_DRAFT_SCRIPT"] = script("nonsense", "nonsense 7")
+            with self.subTest(**row):
+                got, logits = run_logits(model(), *flags(row), "--speculate", row["speculate"], *extra, env=env)
+                self.assertEqual(got["token_ids"], want["token_ids"])
+                self.assertTrue(logits == want_logits, "logits differ in bits")
+                drafted += got["speculation"]["drafted"]
+                accepted += got["speculation"]["accepted"]
+        print(f"{len(rows)} combinations, {drafted} drafts, {accepted} stood", file=sys.stderr)
+        self.assertGreater(accepted, len(rows))
+        self.assertGreater(drafted, 2 * accepted - drafted)
+
+    def test_other_attention(self):
+        """Windows, latents, latents chosen by an indexer, naive prompts: guessed rows have the bits of plain ones."""
+        for name, options in (("mixtral_window", ()), ("deepseek_v3_fp8", ("--kv", "bf16")), ("glm_moe_dsa_published", ()),
+                              ("deepseek_v3_published", ("--prefill", "naive"))):
+            folder = model("oracle/" + name)
+            with open(os.path.join(folder, "manifest.json")) as f:
+                vocab = json.load(f)["spec"]["vocab"]
+            ids = [i * 37 % vocab for i in range(70)]
+            args = [folder, "--ids", ",".join(map(str, ids)), "-n", 20, "--ignore-eos", "--ctx", 96, *options]
+            want, want_logits = run_logits(*args, "--speculate", "off")
+            for accept in (1.0, 0.5):
+                env = {"WISP_DRAFT_SCRIPT": script(name, f"accept {accept} seed 3", ids + want["token_ids"])}
+                for k in (1, 5, 7):
+                    with self.subTest(model=name, accept=accept, k=k):
+                        got, logits = run_logits(*args, "--speculate", k, env=env)
+                        self.assertEqual(got["token_ids"], want["token_ids"])
+                        self.assertTrue(logits == want_logits, "logits differ in bits")
+                        self.assertGreater(got["speculation"]["accepted"], 0)
+
+    def test_several_at_a_time(self):
+        """Four streams with drafts beside each other: the events of each are those that it has alone and plain."""
+        prompts = reference()["prompts"][:4]
+        bodies = [{"messages": p["messages"], "return_token_ids": True, "temperature": t, "seed": 5}
+                  for p, t in zip(prompts, (0, 0.8, 0, 1.0))]
+        with Server(model(), "--speculate", "off") as server:
+            want = [server.post("/v1/chat/completions", b)[1]["choices"] for b in bodies]
+        with Server(model(), "--speculate", "3", "--draft", model(DRAFT)) as server:
+            for _ in range(3):
+                got = [None] * 4
+                ask = lambda i: got.__setitem__(i, server.post("/v1/chat/completions", bodies[i])[1]["choices"])
+                threads = [threading.Thread(target=ask, args=(i,)) for i in range(4)]
+                [t.start() for t in threads]
+                [t.join() for t in threads]
+                self.assertEqual(got, want)
+            self.assertGreater(counters("router")["draft_steps"], 0)
+
+    def test_a_draft_of_another_vocabulary_is_refused(self):
+        p = wisp("run", model(), "-p", "What is a dog?", "--draft", model("oracle/qwen3_published"), check=False)
+        self.assertEqual(p.returncode, 1, p.stderr)
+        self.assertIn("--draft", p.stderr)
+        p = wisp("run", model(), "-p", "What is a dog?", "--speculate", "8", check=False)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn("--speculate", p.stderr)
+
+
+class Law(unittest.TestCase):
+    def test_where_drawn_answers_leave_the_likeliest(self):
+        """At T = 1, top-p .9: how long drawn answers follow the greedy one has the same law with drafts and without (chi-square over
+        two sets of seeds), and equal seeds give equal answers."""
+        n, length = (10000, 12) if FULL else (600, 12)
+        # The bundled model is sure of its answers; of what follows arbitrary ids it is not.
+        body = lambda seed: {"prompt": prompt_ids("random 2"), "max_tokens": length, "temperature": 1.0, "top_p": 0.9,
+                             "seed": seed, "ignore_eos": True, "return_token_ids": True}
+        ids = lambda server, b: server.post("/v1/completions", b)[1]["choices"][0]["token_ids"]
+        with Server(model(), "--speculate", "off") as server:
+            greedy = ids(server, dict(body(1), temperature=0))
+            plain = [ids(server, body(seed)) for seed in range(1, n + 1)]
+        with Server(model(), "--speculate", "3", "--draft", model(DRAFT)) as server:
+            for seed in range(1, 51):
+                self.assertEqual(ids(server, body(seed)), plain[seed - 1])
+            drafted = [ids(server, body(seed)) for seed in range(n + 1, 2 * n + 1)]
+            self.assertGreater(sum(counters("router").get(f"accepted_{i}", 0) for i in range(1, 8)), n // 20)
+        leaves = lambda answer: next((i for i, (a, b) in enumerate(zip(answer, greedy)) if a != b), length)
+        tables = [[sum(leaves(a) == i for a in answers) for i in range(length + 1)] for answers in (plain, drafted)]
+        # Rare places together: each cell has 5 expected.
+        cells = []
+        for a, b in zip(*tables):
+            if cells and sum(cells[-1]) < 10:
+                cells[-1] = cells[-1][0] + a, cells[-1][1] + b
+            else:
+                cells.append((a, b))
+        while len(cells) > 1 and sum(cells[-1]) < 10:
+            a, b = cells.pop()
+            cells[-1] = cells[-1][0] + a, cells[-1][1] + b
+        chi = sum((a - b) ** 2 / (a + b) for a, b in cells)
+        # 1 % points of chi-square, 1 to 12 degrees of freedom.
+        limit = [6.63, 9.21, 11.34, 13.28, 15.09, 16.81, 18.48, 20.09, 21.67, 23.21, 24.72, 26.22][len(cells) - 2]
+        print(f"first divergence: {tables[0]} plain, {tables[1]} with drafts, chi-square {chi:.2f} < {limit}", file=sys.stderr)
+        self.assertGreater(len(cells), 3)
+        self.assertLess(chi, limit)
+
+
+class Cancelled(unittest.TestCase):
+    def test_at_every_phase(self):
+        """Connections that close at random places while drafts are made and tried: no record, page or descriptor is lost, and
+        the next answer has the same bytes."""
+        n = 1000 if FULL else 150
+        rng = random.Random(4)
+        prompts = reference()["prompts"]
+        body = {"messages": prompts[0]["messages"], "return_token_ids": True, "temperature": 0}
+        with Server(model(), "--speculate", "3", "--draft", model(DRAFT), "--experts-ram", 64 * STRIDE) as server:
+            want = server.post("/v1/chat/completions", body)[1]["choices"]
+
+            def descriptors():
+                return {name: len(os.listdir(f"/proc/{pids_below(server.process.pid, name)[0]}/fd"))
+                        for name in ("wisp-router", "wisp-speculator", "wisp-compute", "wisp-loader", "wisp-gateway")}
+            before = descriptors()
+            for _ in range(n):
+                s = socket.create_connection(("127.0.0.1", server.port))
+                data = json.dumps({"messages": prompts[rng.randrange(12)]["messages"], "stream": True, "max_tokens": 200,
+                                   "ignore_eos": True, "temperature": rng.choice([0, 1.0]), "seed": 3})
+                s.sendall((f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                           f"Content-Length: {len(data)}\r\n\r\n" + data).encode())
+                seen, stop_at = b"", rng.randrange(0, 40)
+                while seen.count(b"data: ") < stop_at:
+                    more = s.recv(4096)
+                    if not more:
+                        break
+                    seen += more
+                s.close()
+            # The next answer comes when the cancelled ones have gone; a place in the batch was free for it.
+            self.assertEqual(server.post("/v1/chat/completions", body)[1]["choices"], want)
+            self.assertGreater(counters("router")["draft_steps"], 0)
+            for _ in range(20):                              # each needs a record: none was lost
+                self.assertEqual(server.post("/v1/chat/completions", body)[1]["choices"], want)
+            self.assertEqual(descriptors(), before)
+            running = [r for r in stat()["requests"] if r["state"] in ("running", "queued")]
+            self.assertEqual(running, [])
+
+
+if __name__ == "__main__":
+    main()
