@@ -127,6 +127,23 @@ RunFigures figures() {
   return f;
 }
 
+TEST(Table, SaysWhatWasGuessedWhereAnythingWas) {
+  RunFigures f = figures();
+  EXPECT_EQ(table({}, f).find("guessed"), std::string::npos);
+  f.drafts.steps = 10;
+  f.drafts.ns = 1'000'000'000;
+  f.drafts.tokens = 25;
+  f.drafts.plain_ns = 2'000'000'000;
+  f.drafts.plain_tokens = 30;
+  f.drafts.drafted = {10, 8, 4};
+  f.drafts.accepted = {9, 4, 2};
+  const std::string text = table({}, f);
+  EXPECT_NE(text.find("22 tokens, 15 stood   (by place 90 % 50 % 50 %)"), std::string::npos) << text;
+  EXPECT_NE(text.find("25.0 tokens per second   (2.50 tokens a pass; plain steps 15.0 tokens per second)"),
+            std::string::npos)
+      << text;
+}
+
 TEST(JsonLine, HasExactlyTheseKeys) {
   Answer a;
   a.text = "two\nlines";
@@ -152,6 +169,7 @@ TEST(JsonLine, HasExactlyTheseKeys) {
                                         "expert_bytes_read",
                                         "device_bytes_read",
                                         "prefetch",
+                                        "speculation",
                                         "ram_budget_bytes",
                                         "ram_peak_bytes",
                                         "profile",

@@ -139,7 +139,7 @@ TEST(Launcher, EndsWithItsParent) {
   Launcher launcher;
   const std::string dir = launcher.run_dir();
   const auto stages = stages_of(dir);
-  ASSERT_EQ(stages.size(), 4u);
+  ASSERT_EQ(stages.size(), 5u);
   launcher.lifeline_end.reset();
   for (const Fd& s : stages) wait_for_end(s);
   wait_for_end(launcher.child.pidfd);
