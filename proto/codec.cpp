@@ -85,6 +85,7 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setTrace(o.trace);
   to.setDraft(o.draft);
   to.setSpeculate(o.speculate);
+  to.setDraftLog(o.draft_log);
   to.setLogLevel(o.log_level);
   to.setLayers(from.layers);
   to.setExpertsPerLayer(from.experts_per_layer);
@@ -133,6 +134,7 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   o.trace = from.getTrace().cStr();
   o.draft = from.getDraft().cStr();
   o.speculate = from.getSpeculate().cStr();
+  o.draft_log = from.getDraftLog().cStr();
   o.log_level = from.getLogLevel().cStr();
   p.layers = from.getLayers();
   p.experts_per_layer = from.getExpertsPerLayer();

@@ -50,6 +50,7 @@ struct RunPlan {
   speculate @40 :Text;
   draftBytes @41 :UInt64;
   vocab @42 :UInt32;
+  draftLog @43 :Text;
 }
 
 # Launcher to stage, on the inherited control socket.

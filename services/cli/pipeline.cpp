@@ -85,6 +85,9 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   c.add_flag("--no-prefetch", f.no_prefetch, "Never read experts before a layer asks for them")->group(group);
   c.add_option("--draft", f.draft, "A small model with the same vocabulary that guesses ahead (a folder)")
       ->group(group);
+  c.add_option("--draft-log", f.draft_log,
+               "Write down what decides how many tokens are guessed (see wisp trace speculation)")
+      ->group(group);
   c.add_option("--speculate", o.speculate,
                "Guesses of the next tokens, tried several at a time: off, auto (as many as pay), or 1 to 7. The "
                "answer is the same")
@@ -215,6 +218,11 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   if (const fs::path absolute = fs::absolute(options.model, error); !error) options.model = absolute.string();
 
   WISP_ASSIGN(options.trace, begin_trace(flags.trace));
+  if (!flags.draft_log.empty()) {
+    options.draft_log = fs::absolute(flags.draft_log, error).string();
+    const Fd fd(::open(options.draft_log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
+    if (!fd.valid()) return io_error("--draft-log " + options.draft_log + ": " + std::strerror(errno));
+  }
   // A recording begins with an empty cache, so that a replay knows all that the policy knew.
   const bool learns = !flags.no_learned_cache && flags.trace.empty();
   const std::string learned = learns ? loader::learned_path(model.manifest.model_hash) : "";

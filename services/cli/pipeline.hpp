@@ -21,6 +21,7 @@ struct PipelineFlags {
   std::string ram;
   std::string experts_ram;
   std::string trace;  ///< file for a routing trace, "" = none
+  std::string draft_log;  ///< file for the decisions about drafts, "" = none
   std::string draft;  ///< folder of a draft model, "" = none
   bool no_learned_cache = false;
   bool no_prefetch = false;

@@ -7,6 +7,7 @@
 #include "services/cli/commands.hpp"
 #include "services/cli/pipeline.hpp"
 #include "services/replay/replay.hpp"
+#include "services/router/draft_log.hpp"
 
 namespace wisp::cli {
 
@@ -80,13 +81,64 @@ void add_replay(CLI::App& parent, int& exit_code) {
   });
 }
 
+struct SpeculationFlags {
+  std::string file;
+  bool json = false, steps = false;
+};
+
+Result<int> run_speculation(const SpeculationFlags& f) {
+  const auto print = [](const std::string& line) { std::printf("%s\n", line.c_str()); };
+  std::function<void(const std::string&)> show;
+  if (f.steps) show = print;
+  WISP_ASSIGN(const router::DraftReplay r, router::replay_drafts(f.file, show));
+  const auto rate = [](std::uint64_t tokens, std::uint64_t ns) {
+    return ns == 0 ? 0.0 : static_cast<double>(tokens) * 1e9 / static_cast<double>(ns);
+  };
+  const std::uint64_t plain_tokens = r.tokens - r.draft_tokens, plain_ns = r.ns - r.draft_ns;
+  const double with = rate(r.draft_tokens, r.draft_ns), plain = rate(plain_tokens, plain_ns);
+  if (f.json) {
+    const nlohmann::ordered_json j{{"decisions", r.decisions},
+                                   {"different", r.different},
+                                   {"steps", r.steps},
+                                   {"draft_steps", r.draft_steps},
+                                   {"drafted", r.drafted},
+                                   {"tokens", r.tokens},
+                                   {"draft_tokens", r.draft_tokens},
+                                   {"draft_tok_s", with},
+                                   {"plain_tok_s", plain},
+                                   {"waited_ms", static_cast<double>(r.waited_ns) / 1e6}};
+    print(j.dump());
+  } else {
+    std::printf("%lu steps, %lu of them with drafts (%lu in all)\n", r.steps, r.draft_steps, r.drafted);
+    std::printf("%.1f tokens per second with drafts, %.1f in plain steps; %.2f ms waited for drafts\n", with,
+                plain, static_cast<double>(r.waited_ns) / 1e6);
+    std::printf("%lu decisions, %lu of them different when made again\n", r.decisions, r.different);
+  }
+  return r.different == 0 ? 0 : 1;
+}
+
+void add_speculation(CLI::App& parent, int& exit_code) {
+  CLI::App* c = parent.add_subcommand(
+      "speculation", "How many tokens were guessed at each step, and why; decides again and compares");
+  const auto f = std::make_shared<SpeculationFlags>();
+  c->add_option("LOG", f->file, "File of `wisp run --draft-log`")->required();
+  c->add_flag("--steps", f->steps, "A line for each choice");
+  c->add_flag("--json", f->json, "One JSON object");
+  c->footer("Ends with 1 where a decision made again is another one.");
+  c->callback([f, &exit_code] {
+    auto code = run_speculation(*f);
+    exit_code = code.ok() ? *code : report("trace speculation", code.error());
+  });
+}
+
 }  // namespace
 
 void add_trace(CLI::App& app, int& exit_code) {
-  CLI::App* c = app.add_subcommand("trace", "Record and replay which experts a model chooses");
+  CLI::App* c = app.add_subcommand("trace", "Record and replay which experts a model chooses, and what was guessed ahead");
   c->require_subcommand(1);
   add_trace_record(*c, exit_code);
   add_replay(*c, exit_code);
+  add_speculation(*c, exit_code);
 }
 
 }  // namespace wisp::cli

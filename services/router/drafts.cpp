@@ -31,7 +31,7 @@ Drafts::Drafts(service::StageContext& ctx, const JournalWriter& journal)
       on_(ctx.plan().options.speculate != "off"),
       model_(!ctx.plan().options.draft.empty()),
       spare_core_(plan::usable_cores() > ctx.plan().threads),
-      control_(ctx.plan().records, fixed_count(ctx.plan())) {
+      control_(ctx.plan().records, fixed_count(ctx.plan()), ctx.plan().options.draft_log) {
   if (!on_) return;
   to_speculator_ = ctx.producer(EdgeId::kRouterSpeculator);
   from_speculator_ = ctx.consumer(EdgeId::kSpeculatorRouter);

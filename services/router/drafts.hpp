@@ -6,7 +6,7 @@
 
 #include "service/stage.hpp"
 #include "services/router/batch_plan.hpp"
-#include "services/router/draft_control.hpp"
+#include "services/router/draft_log.hpp"
 #include "services/router/journal_writer.hpp"
 
 namespace wisp::router {
@@ -43,8 +43,6 @@ class Drafts {
   /// Its result came after `ns` and gave `tokens`.
   void finished(std::uint64_t ns, std::uint32_t tokens);
 
-  DraftControl& control() { return control_; }
-
  private:
   struct Message {
     std::array<std::uint32_t, ring::kLongestDraft> ids{};
@@ -76,7 +74,7 @@ class Drafts {
   bool on_;           ///< the plan has drafts
   bool model_;        ///< the plan has a draft model
   bool spare_core_;   ///< a draft model runs beside compute, not instead of it
-  DraftControl control_;
+  LoggedDraftControl control_;
   ring::Producer to_speculator_;
   ring::Consumer from_speculator_;
   std::vector<Sequence> sequences_;  ///< [records]

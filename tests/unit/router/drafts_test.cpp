@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "rig.hpp"
@@ -149,6 +151,37 @@ TEST(Drafts, NeverMoreThanTheAnswerHasRoomFor) {
       }
     EXPECT_EQ(rig.answer(request), Rig::expected(a, most));
   }
+}
+
+TEST(Drafts, ALogDecidesTheSameAgain) {
+  std::mt19937_64 random(8);
+  const std::string path = (std::filesystem::temp_directory_path() / ("wisp-drafts-" + std::to_string(::getpid()))).string();
+  Rig rig({2, 16, true, "auto", true, path});
+  const auto a = some_ids(random, 30), b = some_ids(random, 12);
+  rig.submit(a, 400);
+  rig.submit(b, 150);
+  while (turn(rig, [&](const Rig::Question& q) {
+    rig.answer(q, DraftSource::kLongMatch, 15, static_cast<std::uint32_t>(random() % 16));
+  })) {
+  }
+  auto replay = replay_drafts(path);
+  ASSERT_TRUE(replay.ok()) << replay.error().text;
+  EXPECT_GT(replay->decisions, 300u);
+  EXPECT_EQ(replay->different, 0u);
+  EXPECT_EQ(replay->tokens, 550u - 2u) << "all but the two that end the prompts";
+  // Another figure, and the decisions are others.
+  std::ifstream in(path);
+  std::string text((std::istreambuf_iterator<char>(in)), {}), changed;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at) + 1;
+    if (text.compare(at, 5, "judge") != 0) changed += text.substr(at, end - at);
+    at = end;
+  }
+  std::ofstream(path) << changed;
+  EXPECT_GT(replay_drafts(path)->different, 0u);
+  std::ofstream(path) << "life 4 0\nstep 0 0 0 0 0\n";
+  EXPECT_FALSE(replay_drafts(path).ok());
+  std::filesystem::remove(path);
 }
 
 }  // namespace

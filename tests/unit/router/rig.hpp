@@ -28,6 +28,7 @@ class Rig {
     bool resident = true;
     std::string speculate = "off";
     bool draft_model = false;
+    std::string draft_log;
   };
   explicit Rig(const Settings& s) : journal_(std::max(16u, 4 * s.parallel), kCtx) {
     plan().parallel = s.parallel;
@@ -42,6 +43,7 @@ class Rig {
     plan().vocab = kVocab;
     plan().options.speculate = s.speculate;
     if (s.draft_model) plan().options.draft = "draft";
+    plan().options.draft_log = s.draft_log;
     life_ = static_cast<shm::Life*>(
         ::mmap(nullptr, sizeof(shm::Life), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     life_->gate = ~0ULL;
