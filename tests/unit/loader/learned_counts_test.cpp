@@ -134,6 +134,28 @@ TEST_F(LearnedFileTest, OneEngineWritesAtATimeAndAKilledOneHoldsUpNobody) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "no leavings";
 }
 
+/// Nobody reads the pipe: to wait for a reader would be for ever.
+TEST_F(LearnedFileTest, WhatIsNoFileIsNotWrittenTo) {
+  ASSERT_TRUE(add(path_, some()).ok());
+  const std::string fresh = path_ + ".new", target = path_ + ".target";
+  std::ofstream(target) << "kept";
+  for (const char* kind : {"pipe", "link", "link to nothing", "folder"}) {
+    const std::string what = kind;
+    if (what == "pipe") ASSERT_EQ(::mkfifo(fresh.c_str(), 0600), 0);
+    if (what == "link") std::filesystem::create_symlink(target, fresh);
+    if (what == "link to nothing") std::filesystem::create_symlink(path_ + ".none", fresh);
+    if (what == "folder") std::filesystem::create_directory(fresh);
+    const Status refused = add(path_, some());
+    ASSERT_FALSE(refused.ok()) << what;
+    EXPECT_NE(refused.error().code, ErrorCode::kUnavailable) << what << ": not tried again and again";
+    EXPECT_NE(refused.error().text.find(fresh), std::string::npos) << refused.error().text;
+    std::filesystem::remove_all(fresh);
+  }
+  EXPECT_EQ(std::filesystem::file_size(target), 4u);
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".none"));
+  EXPECT_TRUE(LearnedCounts::load(path_, kModel, 2, 8).ok());
+}
+
 TEST_F(LearnedFileTest, HostileContentsAreIgnored) {
   const std::string good = some().encode(kModel);
   ASSERT_TRUE(decode(good, kModel, 2, 8).ok());
