@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 #include "model/manifest.hpp"
@@ -10,6 +11,7 @@
 #include "services/cli/answer.hpp"
 #include "services/cli/console.hpp"
 #include "services/cli/interrupt.hpp"
+#include "services/cli/recording.hpp"
 #include "services/cli/session.hpp"
 #include "services/cli/table.hpp"
 
@@ -38,6 +40,9 @@ struct OpenModel {
 };
 Result<OpenModel> open_model(const std::string& folder);
 
+/// The folders of the model, its stripes and its draft: nothing is to be written there.
+std::vector<std::string> folders_read(const PipelineFlags& flags);
+
 /// A model, its plan and the processes that run it, for the length of one command.
 class Pipeline {
  public:
@@ -62,6 +67,7 @@ class Pipeline {
   plan::RunPlan plan_;
   Console& console_;
   Interrupts& interrupts_;
+  Recording recording_;
   std::unique_ptr<Session> session_;
 };
 
@@ -69,7 +75,7 @@ class Pipeline {
 void show_comment(Console& console, std::string_view text);
 /// Where the answer was cut, says so and names the flag.
 void explain_end(Console& console, const Answer& answer, const Sampling& sampling, const plan::RunPlan& plan);
-/// "wisp run: ..." on stderr; returns exit code 1.
+/// "wisp run: ..." on stderr; returns the exit code: 130 where Ctrl-C was the reason, else 1.
 int report(const char* command, const Error& error);
 
 }  // namespace wisp::cli
