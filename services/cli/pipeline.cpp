@@ -212,7 +212,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   options.trace = flags.trace;
   WISP_ASSIGN(p->plan_,
               plan::make_plan(model.manifest, options, plan::memory_here(), draft ? &*draft : nullptr));
-  WISP_ASSIGN(p->recording_, Recording::prepare(flags.trace, folders_read(flags)));
+  WISP_ASSIGN(p->recording_, Recording::prepare(flags.trace_option, flags.trace, folders_read(flags)));
   p->plan_.options.trace = p->recording_.path();
   const std::string budget = plan::describe(p->plan_);
   console.print(flags.verbose ? budget : budget.substr(0, budget.find('\n') + 1));

@@ -22,8 +22,9 @@ struct PipelineFlags {
   plan::RunOptions options;
   std::string ram;
   std::string experts_ram;
-  std::string trace;  ///< file for a routing trace, "" = none
-  std::string draft;  ///< folder of a draft model, "" = none
+  std::string trace;                     ///< file for a routing trace, "" = none
+  std::string trace_option = "--trace";  ///< what it was given with
+  std::string draft;                     ///< folder of a draft model, "" = none
   bool no_learned_cache = false;
   bool no_prefetch = false;
   bool no_drive_probe = false;

@@ -13,15 +13,16 @@
 
 namespace wisp::cli {
 
-Result<Recording> Recording::prepare(const std::string& file, const std::vector<std::string>& read) {
+Result<Recording> Recording::prepare(const std::string& option, const std::string& file,
+                                     const std::vector<std::string>& read) {
   Recording r;
   if (file.empty()) return r;
-  WISP_ASSIGN(r.path_, output_path("--trace", file, read));
-  const auto failed = [&] { return io_error("--trace " + file + ": " + std::strerror(errno)); };
+  WISP_ASSIGN(r.path_, output_path(option, file, read));
+  const auto failed = [&] { return io_error(option + " " + file + ": " + std::strerror(errno)); };
   struct stat s {};
   const bool there = ::stat(r.path_.c_str(), &s) == 0;
   if (there && S_ISFIFO(s.st_mode))
-    return invalid("--trace " + file +
+    return invalid(option + " " + file +
                    ": is a pipe, and a loader that is started again opens the trace again; name a file");
   if (there && ::access(r.path_.c_str(), W_OK) != 0) return failed();
   const std::string block(4096, '\n');  // a full drive has no room for one

@@ -84,7 +84,10 @@ void add_answer(CLI::App& app, int& exit_code, bool record) {
                        : app.add_subcommand("run", "Answer one prompt");
   const auto f = std::make_shared<RunFlags>();
   add_pipeline_flags(*c, f->pipeline);
-  if (record) c->add_option("--out", f->pipeline.trace, "The trace to write")->required();
+  if (record) {
+    c->add_option("--out", f->pipeline.trace, "The trace to write")->required();
+    f->pipeline.trace_option = "--out";
+  }
   CLI::Option* prompt = c->add_option("-p,--prompt", f->prompt, "What to ask");
   CLI::Option* ids = c->add_option_function<std::string>(
                           "--ids",

@@ -19,7 +19,8 @@ Result<std::unique_ptr<TraceRecorder>> TraceRecorder::open(const std::string& pa
   const bool replaceable = ::stat(path.c_str(), &s) != 0 || S_ISREG(s.st_mode);
   const bool named = first ? !replaceable : ::stat(beside.c_str(), &s) != 0;
   // Not to wait for a reader of a pipe.
-  const int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | (first && !named ? O_TRUNC : 0);
+  const int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | (named ? 0 : O_NOFOLLOW) |
+                  (first && !named ? O_TRUNC : 0);
   Fd file(::open((named ? path : beside).c_str(), how, 0644));
   if (!file.valid() || ::fstat(file.get(), &s) != 0)
     return io_error("the routing trace " + path + ": " + std::strerror(errno));

@@ -152,7 +152,7 @@ class Trace(unittest.TestCase):
         self.assertIn("bad.csv: line 2:", p.stderr)
         p = wisp("trace", "record", model(), "--out", temp("none") + "/x", "--ids", "1", check=False)
         self.assertEqual(p.returncode, 1)
-        self.assertIn("No such file", p.stderr)
+        self.assertIn("--out " + temp("none") + "/x: No such file", p.stderr)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ TEST_F(FolderTest, FilesOfTheModelAreNotWrittenTo) {
     EXPECT_NE(refused.error().text.find("which the model is read from"), std::string::npos)
         << refused.error().text;
     EXPECT_FALSE(LogitsFile::create(file.string(), read).ok());
-    EXPECT_FALSE(Recording::prepare(file.string(), read).ok());
+    EXPECT_FALSE(Recording::prepare("--trace", file.string(), read).ok());
   }
   EXPECT_EQ(fs::file_size(model / "manifest.json"), 4u);
   EXPECT_TRUE(output_path("--trace", (folder_ / "model-trace").string(), read).ok());
@@ -72,7 +72,7 @@ TEST_F(FolderTest, ARecordingThatNeverBeginsLeavesAnEarlierOne) {
   const fs::path file = folder_ / "t.csv";
   std::ofstream(file) << "earlier";
   {
-    const auto recording = Recording::prepare(file.string(), {});
+    const auto recording = Recording::prepare("--trace", file.string(), {});
     ASSERT_TRUE(recording.ok()) << recording.error().text;
     EXPECT_EQ(recording->path(), file.string());
     EXPECT_EQ(fs::file_size(file), 7u);
