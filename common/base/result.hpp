@@ -17,6 +17,7 @@ enum class ErrorCode {
   kExhausted,    ///< memory, disk, slots or another budget does not suffice
   kCorrupt,      ///< a checksum or an invariant of stored data does not hold
   kUnavailable,  ///< the part that would answer is down
+  kInterrupted,  ///< whoever asked has asked to stop
 };
 
 /// A failure that names the thing, the cause and the way out.
@@ -122,6 +123,9 @@ inline Error corrupt(std::string text) {
 }
 inline Error unavailable(std::string text) {
   return {ErrorCode::kUnavailable, std::move(text)};
+}
+inline Error interrupted(std::string text) {
+  return {ErrorCode::kInterrupted, std::move(text)};
 }
 
 /// `WISP_TRY(expr);` returns the Error of a failed Status or Result from the calling function.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -59,6 +60,13 @@ Result<std::string> absolute(const std::string& path) {
   if (ec) return io_error(path + ": " + ec.message());
   if (!p.has_filename()) p = p.parent_path();
   return p.string();
+}
+
+/// Whether `path`, which need not be there, lies in `folder` or is it; links are followed.
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  std::error_code ec;
+  const fs::path outer = fs::weakly_canonical(folder, ec), inner = fs::weakly_canonical(path, ec);
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
 /// Whether there is nothing in `path` but what a StripeWriter puts there.
@@ -196,6 +204,9 @@ Status make_stripes(const std::string& folder, const Manifest& m,
   for (std::size_t i = 0; i < stripes.size(); ++i) {
     Stripe& s = stripes[i];
     WISP_ASSIGN(s.folder, absolute(destinations[i]));
+    if (lies_in(s.folder, folder))
+      return invalid("--to " + s.folder +
+                     ": is inside the model folder; name one on the drive that shall hold the stripe");
     for (std::size_t j = 0; j < i; ++j)
       if (stripes[j].folder == s.folder) return invalid("--to names " + s.folder + " twice");
     s.model_hash = m.model_hash;

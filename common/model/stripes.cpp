@@ -184,11 +184,11 @@ Result<std::vector<Stripe>> load_stripes_of(const std::string& folder, const Man
   return all;
 }
 
-Result<std::vector<Stripe>> load_stripes(const std::string& folder, const Manifest& m) {
+Result<std::vector<std::string>> stripe_folders(const std::string& folder) {
   const std::string path = folder + "/" + kStripesFile;
   auto text = read_text_file(path);
   if (!text.ok()) {
-    if (text.error().code == ErrorCode::kNotFound) return std::vector<Stripe>{};
+    if (text.error().code == ErrorCode::kNotFound) return std::vector<std::string>{};
     return std::move(text).error();
   }
   WISP_ASSIGN(const Json json, parse_json_object(*text, path));
@@ -200,6 +200,11 @@ Result<std::vector<Stripe>> load_stripes(const std::string& folder, const Manife
       return root.wrong("folders", "is no list of folders");
     folders.push_back(v.get<std::string>());
   }
+  return folders;
+}
+
+Result<std::vector<Stripe>> load_stripes(const std::string& folder, const Manifest& m) {
+  WISP_ASSIGN(const auto folders, stripe_folders(folder));
   return load_stripes_of(folder, m, folders);
 }
 

@@ -36,9 +36,14 @@ inline constexpr std::uint32_t kMaxStripes = 16;
 /// stripe that is not there, is of another model or of another division, is there twice, or is too short.
 Result<std::vector<Stripe>> load_stripes(const std::string& folder, const Manifest& m);
 
+/// The folders of the stripes as the model folder names them, whatever is there; empty where it is read
+/// alone. Errors: kInvalid, kIo of the file that names them.
+Result<std::vector<std::string>> stripe_folders(const std::string& folder);
+
 /// Divides the experts of `folder` over its own drive and one folder each at `destinations`, and has the
 /// model read so from now on. `shares`: of each drive, the model folder's first; empty = equal. Every
-/// expert's checksum is checked on the way. Errors: kInvalid (destinations, shares), kExhausted, kIo,
+/// expert's checksum is checked on the way. Earlier stripes stay where they are, unread. Errors: kInvalid
+/// (shares; destinations, which must not be there, nor inside the model folder), kExhausted, kIo,
 /// kCorrupt; then the model is read as before.
 Status make_stripes(const std::string& folder, const Manifest& m,
                     const std::vector<std::string>& destinations, const std::vector<double>& shares,

@@ -136,6 +136,10 @@ std::uint64_t max_body_bytes(std::uint32_t ctx) {
   return std::min(64 * kKiB + std::uint64_t{32} * ctx, 16 * kMiB);
 }
 
+std::uint64_t command_bytes() {
+  return kCommandBytes;
+}
+
 std::uint64_t region_bytes(const RunPlan& p) {
   return p.dense_bytes + p.slab_bytes() + p.kv_bytes() + p.journal_bytes + p.desks_bytes;
 }

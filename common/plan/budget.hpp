@@ -12,6 +12,9 @@ void fill_terms(RunPlan& plan, const model::ModelSpec& spec);
 /// logits, rotation tables. Looks at ctx, kv_pages, threads, profile and naive_prefill besides.
 std::uint64_t scratch_bytes(const RunPlan& plan, const model::ModelSpec& spec);
 
+/// What the command itself has of the budget: it is there before the plan is.
+std::uint64_t command_bytes();
+
 /// Bytes that are taken as regions before the first token: they must be there at once.
 std::uint64_t region_bytes(const RunPlan& plan);
 

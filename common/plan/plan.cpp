@@ -2,13 +2,14 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <vector>
 
 #include "plan/budget.hpp"
-#include "ring/messages.hpp"
 #include "plan/cpus.hpp"
 #include "plan/draft_plan.hpp"
 #include "plan/memory.hpp"
 #include "plan/traffic.hpp"
+#include "ring/messages.hpp"
 #include "wisp/kernels/canon.hpp"
 
 namespace wisp::plan {
@@ -180,12 +181,48 @@ std::string as_ram_option(std::uint64_t bytes) {
   return text;
 }
 
-Error too_small(const RunPlan& p, std::uint64_t available, std::uint64_t needed) {
+/// The options without whose numbers the least that a run needs shrinks most, as the end of a sentence.
+std::string ways_to_less(const model::Manifest& m, const RunPlan& p, std::uint64_t minimum) {
+  constexpr std::uint32_t kShortCtx = 512;
+  constexpr std::uint64_t kWorthNaming = 8;  // an eighth of all
+  struct Way {
+    const char* words;
+    RunOptions options;
+  };
+  std::vector<Way> ways(4, {"", p.options});
+  ways[0].words = "a shorter --ctx";
+  ways[0].options.ctx = std::min(p.ctx, kShortCtx);
+  ways[1].words = "a smaller --parallel";
+  ways[1].options.parallel = 1;
+  ways[2].words = "a smaller --threads";
+  ways[2].options.threads = std::min(p.threads, usable_cores());
+  ways[3].words = "a shorter --prompt-chunk";
+  ways[3].options.prompt_chunk = 0;
+  std::vector<std::pair<std::uint64_t, const char*>> saved;
+  for (const Way& w : ways) {
+    RunPlan other = lay_out(m, w.options);
+    other.draft_bytes = p.draft_bytes;
+    const auto slots = slot_range(other);
+    if (!slots.ok()) continue;
+    const std::uint32_t chunk = chunk_range(other).low;
+    const std::uint64_t needs = Layout(std::move(other), m.spec).total(slots->low, chunk);
+    if (needs < minimum) saved.emplace_back(minimum - needs, w.words);
+  }
+  if (saved.empty()) return "";
+  std::stable_sort(saved.begin(), saved.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text = std::string("; ") + saved[0].second;
+  for (std::size_t i = 1; i < saved.size(); ++i)
+    if (saved[i].first >= minimum / kWorthNaming) text += std::string(" or ") + saved[i].second;
+  return text + " needs less";
+}
+
+Error too_small(const RunPlan& p, std::uint64_t available, std::uint64_t needed, const std::string& ways) {
   std::string text = p.options.ram != 0 ? "--ram " + format_size(p.options.ram) + " is too small: "
                                         : "too little memory: " + format_size(available) +
                                               " are free here, 70 % of which may be used: ";
   text += p.model_name + " needs at least " + as_ram_option(needed) + " with --ctx " + std::to_string(p.ctx) +
-          " and --parallel " + std::to_string(p.parallel) + "; a shorter --ctx needs less";
+          ", --parallel " + std::to_string(p.parallel) + " and --threads " + std::to_string(p.threads) + ways;
   if (p.draft_bytes != 0)
     text +=
         ", and " + format_size(p.draft_bytes) + " are the draft's: leave --draft out, or give a smaller one";
@@ -198,6 +235,23 @@ std::uint32_t prefetch_slots(const RunPlan& p) {
   if (!p.options.prefetch || p.slots >= p.expert_extents) return 0;
   const auto useful = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(kPrefetchBytes / p.stride, 2, 8));
   return std::min(useful, p.slots / kPrefetchShare);
+}
+
+/// Holds what was asked for against the cgroups around this process: what it may take in all, and what others
+/// have left. This process is in its groups already, and in the plan; what the kernel keeps for it is in the
+/// reserve.
+Status check_group(const RunPlan& p, const MemoryHere& memory) {
+  if (p.options.ram == 0 || memory.group_limit == MemoryHere::kNoLimit) return {};
+  const std::uint64_t counted = command_bytes() + p.reserve_bytes;
+  const std::uint64_t most = std::min(memory.group_limit, memory.group_room + counted);
+  if (p.total() <= most) return {};
+  std::string text = "--ram " + format_size(p.options.ram) + ": this plan takes " + format_size(p.total()) +
+                     ", and the memory cgroup around it has " + format_size(memory.group_room) + " free of " +
+                     format_size(memory.group_limit) + "; ";
+  if (most / kMiB * kMiB >= p.minimum_ram)
+    text += "give --ram " + std::to_string(most / kMiB) + "M or less, or ";
+  return exhausted(text + "raise the group's limit (memory.max, memory.limit_in_bytes); " + p.model_name +
+                   " needs at least " + as_ram_option(p.minimum_ram));
 }
 
 /// The chunk with which a request reads least. A chunk reads each expert at most once however long it is, so
@@ -220,7 +274,7 @@ std::uint32_t choose_chunk(Layout& layout, const Range& slots, const Range& chun
 
 }  // namespace
 
-Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, std::uint64_t available,
+Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, const MemoryHere& memory,
                           const model::Manifest* draft) {
   WISP_TRY(check_options(m, options));
   RunPlan base = lay_out(m, options);
@@ -233,9 +287,10 @@ Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, s
   Layout layout(base, m.spec);
   const std::uint64_t minimum = layout.total(slots.low, chunks.low);
   const std::uint64_t useful = layout.total(slots.high, chunks.high);
+  const std::uint64_t available = memory.available;
   const std::uint64_t share = available != 0 ? available / 10 * 7 : useful;
   const std::uint64_t budget = options.ram != 0 ? options.ram : std::min(share, useful);
-  if (budget < minimum) return too_small(base, available, minimum);
+  if (budget < minimum) return too_small(base, available, minimum, ways_to_less(m, base, minimum));
 
   const std::uint32_t chunk = choose_chunk(layout, slots, chunks, budget);
   const std::uint32_t most = layout.most_slots(slots.low, slots.high, chunk, budget);
@@ -244,6 +299,7 @@ Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, s
   plan.prefetch_slots = prefetch_slots(plan);
   plan.ram_budget = budget;
   plan.minimum_ram = minimum;
+  WISP_TRY(check_group(plan, memory));
   // Regions and the draft are taken at once at the start; more than there is would end in the kernel's
   // out-of-memory killer.
   const std::uint64_t at_once = region_bytes(plan) + plan.draft_bytes;

@@ -90,10 +90,23 @@ struct RunPlan {
 /// Memory that the machine could give: min(MemAvailable, room in every enclosing cgroup, v1 or v2), bytes.
 std::uint64_t available_memory();
 
-/// Lays out a run of this model. Pure but for `available` (bytes, as available_memory() gives). `draft`: the
-/// manifest of options.draft, there where that is not empty; with --speculate off both are left aside.
-/// Errors: kExhausted names the smallest budget that would do; kInvalid names the option.
-Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, std::uint64_t available,
+/// What a plan is held against, bytes.
+struct MemoryHere {
+  static constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
+
+  MemoryHere(std::uint64_t bytes) : available(bytes) {}  // NOLINT(google-explicit-constructor)
+  std::uint64_t available;                               ///< as available_memory() gives; 0 = not known
+  // Of the memory cgroups around this process. What MemAvailable lacks the kernel may still find; what a
+  // group lacks ends in its out-of-memory killer.
+  std::uint64_t group_limit = kNoLimit;  ///< the smallest
+  std::uint64_t group_room = kNoLimit;   ///< the smallest part that is not taken, by us or others
+};
+MemoryHere memory_here();
+
+/// Lays out a run of this model. Pure but for `memory` (as memory_here() gives). `draft`: the manifest of
+/// options.draft, there where that is not empty; with --speculate off both are left aside. Errors: kExhausted
+/// names the smallest budget that would do; kInvalid names the option.
+Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, const MemoryHere& memory,
                           const model::Manifest* draft = nullptr);
 
 /// The budget as printed lines, one term each, largest first.

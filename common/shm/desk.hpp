@@ -22,7 +22,7 @@ enum class WaitFor : std::uint32_t {
   kLease,        ///< detail = slot (loader)
   kDrive,        ///< detail = reads in flight (loader)
   kKvPages,      ///< pages or a place in the batch (router)
-  kDrafts,      ///< drafts that are worth a wait (router)
+  kDrafts,       ///< drafts that are worth a wait (router)
 };
 
 /// Where an edge's ring and arena lie in its producer's desk. Written by the launcher before any stage
@@ -92,6 +92,8 @@ struct LoaderBoard {
   std::atomic<std::uint32_t> direct;   ///< 1 where O_DIRECT is in use
   std::atomic<std::uint32_t> locked;   ///< 1 where slab and dense are mlocked
   std::atomic<std::uint32_t> reads_in_flight;
+  /// Slots with an expert that nobody has asked for yet; FILLING in slabdir.
+  std::atomic<std::uint32_t> read_ahead;
   std::atomic<std::uint64_t> slab_in_memory;  ///< bytes from the front of the slab that memory backs
   std::atomic<std::uint64_t> huge_bytes;      ///< of slab and dense, in huge pages; known at the end of that
 };

@@ -68,6 +68,8 @@ class Collector {
       return {};
     }
     WISP_ASSIGN(const RouteLine r, parse_line(line));
+    WISP_TRY(within("layer", r.layer, "n_layer", said_.layers));
+    WISP_TRY(within("expert", r.expert, "n_expert", said_.experts));
     model_.layers = std::max(model_.layers, r.layer + 1);
     model_.experts = std::max(model_.experts, r.expert + 1);
     most_ranks_ = std::max(most_ranks_, r.rank + 1);
@@ -85,6 +87,13 @@ class Collector {
   }
 
  private:
+  /// Holds a number of a line against what the header has said, if it has.
+  static Status within(const char* what, std::uint32_t number, const char* key, std::uint32_t said) {
+    if (said == 0 || number < said) return {};
+    return invalid(std::string(what) + " " + std::to_string(number) + " contradicts the header, which says " +
+                   key + "=" + std::to_string(said));
+  }
+
   Status remark(std::string_view line) {
     const bool restart = line.starts_with(kRestartLine);
     if (restart) ++trace_.restarts;
@@ -97,12 +106,15 @@ class Collector {
       if (!parse_whole(text, n) || n > most)
         return invalid(std::string(name) + " is \"" + shown(text) + "\", not a number up to " +
                        std::to_string(most));
-      out = std::max(out, n);
+      out = n;
       return {};
     };
-    WISP_TRY(number("n_layer", kMaxLayers, model_.layers));
-    WISP_TRY(number("n_expert", kMaxExperts, model_.experts));
-    WISP_TRY(number("n_expert_used", kMaxExperts, model_.top_k));
+    WISP_TRY(number("n_layer", kMaxLayers, said_.layers));
+    WISP_TRY(number("n_expert", kMaxExperts, said_.experts));
+    WISP_TRY(number("n_expert_used", kMaxExperts, said_.top_k));
+    model_.layers = std::max(model_.layers, said_.layers);
+    model_.experts = std::max(model_.experts, said_.experts);
+    model_.top_k = std::max(model_.top_k, said_.top_k);
     return check_size();
   }
 
@@ -135,6 +147,7 @@ class Collector {
   const LineSeen& seen_;
   Trace trace_;
   TraceModel model_;
+  TraceModel said_;  // by the model's lines
   std::uint32_t most_ranks_ = 1;
   bool open_ = false;
   std::uint64_t stamp_ = 0;
@@ -157,6 +170,7 @@ class FileLines {
       }
       if (ended_) {
         line = {begin, left};
+        cut_ = cut_ || left > 0;
         at_ = buffer_.size();
         return left > 0;
       }
@@ -164,6 +178,9 @@ class FileLines {
       WISP_TRY(fill());
     }
   }
+
+  /// Whether the last line had no end.
+  bool cut() const { return cut_; }
 
  private:
   Status fill() {
@@ -185,6 +202,7 @@ class FileLines {
   std::string buffer_;
   std::size_t at_ = 0;
   bool ended_ = false;
+  bool cut_ = false;
 };
 
 }  // namespace
@@ -240,7 +258,11 @@ Result<Trace> read_trace(const std::string& path, const LineSeen& seen) {
   }
   FileLines lines(standard ? STDIN_FILENO : file.get());
   auto trace = read_trace([&](std::string_view& line) { return lines.next(line); }, seen);
-  if (!trace.ok()) return std::move(trace).error().within(standard ? "standard input" : path);
+  if (!trace.ok()) {
+    if (lines.cut()) trace.error().text += "; the file ends in the middle of this line";
+    return std::move(trace).error().within(standard ? "standard input" : path);
+  }
+  trace->cut = lines.cut();
   return trace;
 }
 

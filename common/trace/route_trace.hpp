@@ -63,12 +63,13 @@ struct Touch {
   std::uint32_t count = 0;
 };
 
-/// A trace as touches, in file order. Shape: what the model's lines say, widened by what occurs.
+/// A trace as touches, in file order. Shape: what the model's lines say, or what occurs where they do not.
 struct Trace {
   TraceModel model;
   std::vector<Touch> touches;
   std::vector<Access> accesses;
   std::uint64_t restarts = 0;  ///< a replay counts the engine's own hits up to the first
+  bool cut = false;            ///< a file whose last line has no end: what is missing is not known
 
   std::span<const Access> of(const Touch& t) const { return {accesses.data() + t.first, t.count}; }
 };
@@ -80,7 +81,7 @@ using NextLine = std::function<Result<bool>(std::string_view& line)>;
 using LineSeen = std::function<void(const RouteLine& line)>;
 
 /// Reads a file (or "-", standard input) without holding it in memory. Errors: kInvalid names the file and
-/// the number of the line; kIo.
+/// the number of the line, which is none or contradicts what the model's lines say; kIo.
 Result<Trace> read_trace(const std::string& path, const LineSeen& seen = {});
 /// The same for lines from anywhere; errors name the line alone.
 Result<Trace> read_trace(const NextLine& next, const LineSeen& seen = {});

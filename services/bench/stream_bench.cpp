@@ -1,8 +1,10 @@
 #include "services/bench/stream_bench.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 
 #include "model/folder_writer.hpp"
 #include "model/stripes.hpp"
+#include "plan/run_plan.hpp"
 #include "services/loader/device_stat.hpp"
 
 namespace wisp::bench {
@@ -30,6 +33,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 constexpr std::uint64_t kBlock = 4096;
+constexpr std::uint64_t kMostDepth = std::uint64_t{1} << 30;
 constexpr std::uint32_t kMostThreads = 16;
 constexpr std::uint64_t kSeed = 20;
 
@@ -39,11 +43,13 @@ StreamBench::~StreamBench() {
   queue_.reset();
   backend_.reset();
   if (slab_ != nullptr) ::munmap(slab_, slab_bytes_);
-  if (!made_.empty()) ::unlink(made_.c_str());
 }
 
 Result<std::unique_ptr<StreamBench>> StreamBench::create(const StreamOptions& options) {
   std::unique_ptr<StreamBench> b(new StreamBench(options));
+  // A queue without depth takes nothing, and would be waited for for ever.
+  if (options.depth == 0 || options.depth > kMostDepth)
+    return invalid("--depth must be larger than 0 and at most " + plan::format_size(kMostDepth));
   WISP_TRY(options.model.empty() ? b->make_file() : b->open_model());
   WISP_TRY(b->allocate());
   for (std::uint32_t i = 0; i < b->parts_.size(); ++i) b->order_.push_back(i);
@@ -97,14 +103,27 @@ Status StreamBench::open_model() {
   return {};
 }
 
-/// A file of random bytes: what was never written reads as zeros without a drive.
+/// A file of random bytes: what was never written reads as zeros without a drive. It loses its name at once,
+/// so that nothing is left of it whatever ends this process.
 Status StreamBench::make_file() {
-  stride_ = (options_.size + kBlock - 1) / kBlock * kBlock;
-  const std::uint64_t count = options_.bank / stride_;
+  if (options_.size == 0) return invalid("--size must be larger than 0");
+  const std::uint64_t count =
+      options_.size > options_.bank ? 0 : options_.bank / ((options_.size + kBlock - 1) / kBlock * kBlock);
   if (count < 2) return invalid("--bank must hold at least two experts of --size");
+  stride_ = (options_.size + kBlock - 1) / kBlock * kBlock;
+  struct statvfs room {};
+  if (::statvfs(options_.folder.c_str(), &room) != 0)
+    return io_error("--dir " + options_.folder + ": " + std::strerror(errno));
+  if (const std::uint64_t free = std::uint64_t{room.f_bavail} * room.f_frsize; free < count * stride_)
+    return exhausted("--dir " + options_.folder + ": a file of " + plan::format_size(count * stride_) +
+                     " is to be made there, and " + plan::format_size(free) +
+                     " are free; give a smaller --bank, or a folder on another drive");
   const std::string path = options_.folder + "/wisp-bench-" + std::to_string(::getpid());
   WISP_ASSIGN(model::OutputFile out, model::OutputFile::create(path));
-  made_ = path;
+  const Fd kept(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const int refused = errno;
+  ::unlink(path.c_str());
+  if (!kept.valid()) return io_error(path + ": " + std::strerror(refused));
   std::vector<std::uint8_t> bytes(stride_);
   std::mt19937_64 rng(kSeed);
   for (std::uint64_t e = 0; e < count; ++e) {
@@ -117,7 +136,8 @@ Status StreamBench::make_file() {
   WISP_TRY(out.close_durably());
   std::uint32_t file = 0;
   files_.reserve(1);  // extents point into it
-  WISP_TRY(open(path, file));
+  WISP_TRY(open("/proc/self/fd/" + std::to_string(kept.get()), file));
+  files_[file].path = path;
   for (std::uint64_t e = 0; e < count; ++e)
     parts_.push_back({{&files_[file], e * stride_, stride_, nullptr, 0}});
   return {};
@@ -161,6 +181,7 @@ Result<double> StreamBench::loader_turn(StreamFigures& f) {
   const std::uint64_t count = std::max<std::uint64_t>(2, options_.turn_bytes / stride_);
   const auto start = Clock::now();
   for (std::uint64_t begun = 0, done = 0; done < count;) {
+    if (stopped()) return interrupted("interrupted");
     while (begun < count && !free.empty() && queue_->has_room()) {
       const std::uint32_t slot = free.back();
       free.pop_back();
@@ -194,16 +215,16 @@ Result<double> StreamBench::loader_turn(StreamFigures& f) {
 /// On each drive as many threads as fill the depth with whole parts.
 Result<double> StreamBench::plain_turn(StreamFigures& f) {
   const std::uint64_t count = std::max<std::uint64_t>(2, options_.turn_bytes / stride_);
-  std::vector<const Parts*> todo;
-  for (std::uint64_t i = 0; i < count; ++i) todo.push_back(&next());
+  const std::size_t first = at_;
+  at_ = (at_ + count) % order_.size();
   std::mutex mutex;
   std::optional<Error> error;
   std::vector<std::thread> threads;
-  std::vector<std::atomic<std::size_t>> cursor(drives());
+  std::vector<std::atomic<std::uint64_t>> cursor(drives());
   const auto work = [&](std::uint32_t drive, std::byte* to) {
     std::vector<double> ms;
-    for (std::size_t i = cursor[drive]++; i < todo.size(); i = cursor[drive]++) {
-      for (const Extent& e : *todo[i]) {
+    for (std::uint64_t i = cursor[drive]++; i < count && !stopped(); i = cursor[drive]++) {
+      for (const Extent& e : parts_[order_[(first + i) % order_.size()]]) {
         if (e.file->drive != drive) continue;
         const auto start = Clock::now();
         const ssize_t n = ::pread(e.file->fd.get(), to, e.bytes, static_cast<off_t>(e.offset));
@@ -228,6 +249,7 @@ Result<double> StreamBench::plain_turn(StreamFigures& f) {
   }
   for (std::thread& t : threads) t.join();
   if (error) return std::move(*error);
+  if (stopped()) return interrupted("interrupted");
   return static_cast<double>(count * stride_) / seconds_since(start) / 1e9;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,13 +16,15 @@ namespace wisp::bench {
 struct StreamOptions {
   std::string model;                            ///< a model folder, read with its stripes; or empty:
   std::uint64_t size = 0;                       ///< bytes of an expert, of a file made for the purpose
-  std::string folder = ".";                     ///< where that file is made, and removed
+  std::string folder = ".";                     ///< where that file is made, without a name
   std::uint64_t bank = std::uint64_t{1} << 30;  ///< its bytes
   std::string io = "auto";
   bool registered = true;
   std::uint64_t depth = loader::ReadQueue::kDepthBytes;  ///< bytes in flight on each drive
   std::uint32_t pairs = 7;
   std::uint64_t turn_bytes = std::uint64_t{256} << 20;  ///< read in each half of a pair
+  /// Asked before each read, by any thread: true ends the measuring. May be empty.
+  std::function<bool()> stop;
 };
 
 /// GB/s of experts, the loader's own reading beside a plain one.
@@ -38,12 +41,13 @@ struct StreamFigures {
 /// turn goes on through one shuffled order of all experts.
 class StreamBench {
  public:
-  /// Errors: those of load_manifest and load_stripes; kIo, kExhausted.
+  /// Errors: those of load_manifest and load_stripes; kInvalid names the option; kIo, kExhausted.
   static Result<std::unique_ptr<StreamBench>> create(const StreamOptions& options);
   ~StreamBench();
 
+  /// Errors: kIo; kInterrupted once `stop` says so.
   Result<StreamFigures> measure();
-  /// One turn of the plain reads alone.
+  /// One turn of the plain reads alone. Errors: those of measure().
   Result<double> plain_gb_s();
   std::uint64_t extent_bytes() const { return stride_; }
   std::uint64_t extents() const { return order_.size(); }
@@ -60,13 +64,13 @@ class StreamBench {
   Status make_file();
   Status open(const std::string& path, std::uint32_t& index);
   Status allocate();
+  bool stopped() const { return options_.stop && options_.stop(); }
   const Parts& next();
   Result<double> loader_turn(StreamFigures& f);
   Result<double> plain_turn(StreamFigures& f);
   std::optional<std::uint64_t> device_bytes() const;
 
   StreamOptions options_;
-  std::string made_;  ///< the file to be removed
   std::vector<loader::ModelFile> files_;
   std::vector<std::uint64_t> devices_;
   std::vector<Parts> parts_;

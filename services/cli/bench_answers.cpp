@@ -94,8 +94,7 @@ std::string turns_of(const EngineBenchFlags& f) {
 }
 
 int end(const char* command, const Status& done) {
-  if (!done.ok()) std::fprintf(stderr, "wisp bench %s: %s\n", command, done.error().text.c_str());
-  return done.ok() ? 0 : 1;
+  return done.ok() ? 0 : report((std::string("bench ") + command).c_str(), done.error());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 
 #include "services/cli/ids.hpp"
 #include "services/cli/run_state.hpp"
+#include "services/cli/size_flag.hpp"
 #include "trace/route_trace.hpp"
 
 namespace wisp::cli {
@@ -27,6 +28,9 @@ using bench::EngineTurn;
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+/// The default of --plain, and what any model may be asked for.
+constexpr std::uint64_t kPlainBytes = std::uint64_t{256} << 20;
 
 /// A file of our own for a trace.
 Result<std::string> temporary_file() {
@@ -66,12 +70,15 @@ void add_engine_bench_flags(CLI::App& c, EngineBenchFlags& f) {
   c.add_option("--pairs", f.pairs, "Turns of requests and plain reads")
       ->check(CLI::Range(1u, 1000u))
       ->capture_default_str();
-  c.add_option("--plain", f.plain_bytes, "Bytes of each stretch of plain reads")->capture_default_str();
+  c.add_option("--plain", f.plain_bytes, "Bytes of each stretch of plain reads")
+      ->check(size_flag())
+      ->capture_default_str();
   c.add_flag("--json", f.json, "One JSON object");
 }
 
 Result<std::unique_ptr<EngineBench>> EngineBench::create(const EngineBenchFlags& flags) {
-  std::unique_ptr<EngineBench> b(new EngineBench(flags));
+  WISP_ASSIGN(Interrupts interrupts, Interrupts::install());
+  std::unique_ptr<EngineBench> b(new EngineBench(flags, std::move(interrupts)));
   EngineBenchFlags& f = b->flags_;
   // stdout is for figures.
   spdlog::set_default_logger(spdlog::stderr_logger_st("bench"));
@@ -90,6 +97,12 @@ Result<std::unique_ptr<EngineBench>> EngineBench::create(const EngineBenchFlags&
   o.model = f.pipeline.options.model;
   o.io = "pread";  // only plain reads are asked of it
   WISP_ASSIGN(o.turn_bytes, plan::parse_size(f.plain_bytes));
+  const model::ModelSpec& spec = b->model_.manifest.spec;
+  const std::uint64_t most = std::max(kPlainBytes, spec.expert_count() * spec.expert.stride);
+  if (o.turn_bytes > most)
+    return invalid("--plain " + f.plain_bytes + ": at most " + plan::format_size(most) +
+                   (most > kPlainBytes ? ", all experts of this model" : " for a model of this size"));
+  o.stop = [&came = b->interrupts_] { return came.came(); };
   WISP_ASSIGN(b->plain_, bench::StreamBench::create(o));
   return b;
 }
@@ -146,7 +159,7 @@ Result<EngineTurn> EngineBench::turn(std::uint32_t number) {
               ask(
                   question(number), pipeline_->session().ready().unix_socket, pipeline_->world(),
                   [](const std::string&) {}, [&](std::string_view text) { show_comment(console_, text); }));
-  if (a.finish_reason == "cancelled") return unavailable("interrupted");
+  if (a.finish_reason == "cancelled") return interrupted("interrupted");
   if (a.resumes != 0) return unavailable("a process of the engine died in mid-answer");
   t.started_s = asked - began + a.ttft_s;
   t.first_s = a.ttft_s;

@@ -32,18 +32,20 @@ void add_engine_bench_flags(CLI::App& command, EngineBenchFlags& flags);
 /// same files at the engine's block size and depth: reads, request, reads, request, .., reads.
 class EngineBench {
  public:
-  /// Errors: those of open_model and of the plain reads; kInvalid for a prompt that is no prompt.
+  /// Errors: those of open_model and of the plain reads; kInvalid for a prompt that is no prompt, and for
+  /// more plain bytes than the model has.
   static Result<std::unique_ptr<EngineBench>> create(const EngineBenchFlags& flags);
 
   /// All turns. An engine that is kept is asked for other ids in each turn: prompt and answer of the one
-  /// before are passed over (ids go round the vocabulary). Errors: kUnavailable after Ctrl-C; check_counters.
+  /// before are passed over (ids go round the vocabulary). Errors: kInterrupted after Ctrl-C; check_counters.
   Result<std::vector<bench::EngineTurn>> measure();
   /// One line: model, memory, threads, numerics, and how the drive was read. After measure().
   std::string machine() const;
   nlohmann::ordered_json machine_json() const;
 
  private:
-  explicit EngineBench(const EngineBenchFlags& flags) : flags_(flags) {}
+  EngineBench(const EngineBenchFlags& flags, Interrupts interrupts)
+      : flags_(flags), interrupts_(std::move(interrupts)) {}
   Status start();
   Result<bench::EngineTurn> turn(std::uint32_t number);
   Question question(std::uint32_t number) const;

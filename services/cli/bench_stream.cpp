@@ -10,6 +10,7 @@
 #include "plan/run_plan.hpp"
 #include "services/bench/stream_bench.hpp"
 #include "services/cli/bench.hpp"
+#include "services/cli/size_flag.hpp"
 
 namespace wisp::cli {
 namespace {
@@ -88,16 +89,20 @@ void add_bench_stream(CLI::App& group, int& exit_code) {
   const auto f = std::make_shared<StreamFlags>();
   bench::StreamOptions& o = f->options;
   sub->add_option("MODEL", o.model, "A model folder, read with its stripes if it has any");
-  sub->add_option("--size", f->size, "Without a model: bytes of an expert, such as 2650K");
-  sub->add_option("--dir", o.folder, "Where the file for --size is made, and removed")->capture_default_str();
-  sub->add_option("--bank", f->bank, "Bytes of that file (default: 1G)");
+  sub->add_option("--size", f->size, "Without a model: bytes of an expert, such as 2650K")
+      ->check(size_flag());
+  sub->add_option("--dir", o.folder,
+                  "Where the file for --size is made; it has no name, and goes when the run ends")
+      ->capture_default_str();
+  sub->add_option("--bank", f->bank, "Bytes of that file (default: 1G)")->check(size_flag());
   sub->add_option("--io", o.io, "auto, uring or pread")
       ->check(CLI::IsMember({"auto", "uring", "pread"}))
       ->capture_default_str();
-  sub->add_option("--depth", f->depth, "Bytes in flight on a drive (default: what the engine uses, 4M)");
+  sub->add_option("--depth", f->depth, "Bytes in flight on a drive (default: what the engine uses, 4M)")
+      ->check(size_flag());
   sub->add_flag("--plain-buffers", f->plain_buffers, "io_uring without registered buffers");
   sub->add_option("--pairs", o.pairs, "Turns of both")->check(CLI::Range(1, 1000))->capture_default_str();
-  sub->add_option("--turn", f->turn, "Bytes read in a turn (default: 256M)");
+  sub->add_option("--turn", f->turn, "Bytes read in a turn (default: 256M)")->check(size_flag());
   sub->add_flag("--json", f->json, "One JSON object");
   sub->callback([f, &exit_code] {
     const Status done = run(*f);

@@ -163,7 +163,7 @@ Result<int> converse(Chat& chat, LineInput& input, const StreamWorld& world, Int
 
 Result<int> run(const ChatFlags& f) {
   Console console;
-  Interrupts interrupts;
+  WISP_ASSIGN(Interrupts interrupts, Interrupts::install());
   WISP_ASSIGN(const OpenModel model, open_model(f.pipeline.options.model));
   if (!model.has_tokenizer)
     return invalid(f.pipeline.options.model +

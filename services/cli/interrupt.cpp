@@ -6,8 +6,8 @@
 
 #include <atomic>
 #include <cerrno>
-
-#include "base/check.hpp"
+#include <cstring>
+#include <string>
 
 namespace wisp::cli {
 
@@ -33,11 +33,15 @@ void on_signal(int) {
 
 }  // namespace
 
-Interrupts::Interrupts() {
-  int ends[2];
-  WISP_CHECK(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
-  g_read_end = ends[0];
-  g_write_end.store(ends[1]);
+Result<Interrupts> Interrupts::install() {
+  if (g_read_end < 0) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+      return exhausted(std::string("a pipe for signals: ") + std::strerror(errno) +
+                       "; raise the limit of open files (ulimit -n 4096)");
+    g_read_end = ends[0];
+    g_write_end.store(ends[1]);
+  }
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
@@ -45,6 +49,7 @@ Interrupts::Interrupts() {
   ::sigaction(SIGTERM, &action, nullptr);
   // A closed stdout or socket is an error to report, not a death.
   ::signal(SIGPIPE, SIG_IGN);
+  return Interrupts();
 }
 
 int Interrupts::fd() const {

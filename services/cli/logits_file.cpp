@@ -6,22 +6,21 @@
 #include <filesystem>
 #include <utility>
 
+#include "services/cli/output_path.hpp"
+
 namespace wisp::cli {
 
 namespace fs = std::filesystem;
 
-Result<LogitsFile> LogitsFile::create(const std::string& file) {
-  std::error_code error;
+Result<LogitsFile> LogitsFile::create(const std::string& file, const std::vector<std::string>& read) {
   LogitsFile l;
-  l.file_ = fs::absolute(file, error).string();
   // Followed through links: the rows replace a regular file, never a device, a link's name or a folder.
-  std::error_code unresolved;
-  if (const fs::path target = fs::weakly_canonical(l.file_, unresolved); !unresolved)
-    l.file_ = target.string();
-  if (fs::exists(l.file_, unresolved) && !fs::is_regular_file(l.file_, unresolved))
+  std::error_code error;
+  WISP_ASSIGN(l.file_, output_path("--logits", file, read));
+  if (fs::exists(l.file_, error) && !fs::is_regular_file(l.file_, error))
     return invalid("--logits " + file + ": is there and is no regular file; name a file to be written");
   std::string folder = l.file_ + ".XXXXXX";
-  if (error || ::mkdtemp(folder.data()) == nullptr)
+  if (::mkdtemp(folder.data()) == nullptr)
     return io_error("--logits " + file + ": no folder can be made beside it (" + std::strerror(errno) + ")");
   l.folder_ = std::move(folder);
   return l;

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 
@@ -11,8 +12,9 @@ namespace wisp::cli {
 class LogitsFile {
  public:
   LogitsFile() = default;
-  /// Errors: kIo where the folder cannot be made.
-  static Result<LogitsFile> create(const std::string& file);
+  /// `read`: folders that hold no rows (output_path). Errors: kInvalid for what is no regular file, or one of
+  /// the model's; kIo where the folder cannot be made.
+  static Result<LogitsFile> create(const std::string& file, const std::vector<std::string>& read = {});
   LogitsFile(LogitsFile&& other) noexcept;
   LogitsFile& operator=(LogitsFile&& other) noexcept;
   ~LogitsFile();

@@ -1,9 +1,5 @@
 #include "services/cli/pipeline.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -12,10 +8,11 @@
 #include <filesystem>
 #include <thread>
 
-#include "base/fd.hpp"
 #include "model/convert.hpp"
 #include "model/stripes.hpp"
 #include "services/cli/model_progress.hpp"
+#include "services/cli/output_path.hpp"
+#include "services/cli/size_flag.hpp"
 #include "services/gateway/text/vocabulary.hpp"
 #include "services/loader/drive_figures.hpp"
 #include "services/loader/learned_counts.hpp"
@@ -36,13 +33,7 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   plan::RunOptions& o = f.options;
   c.add_option("MODEL", o.model, "Folder made by `wisp convert`")->required();
   const char* const group = "Memory and machine";
-  const CLI::Validator size(
-      [](std::string& text) {
-        const auto bytes = plan::parse_size(text);
-        if (!bytes.ok()) return bytes.error().text;
-        return std::string(*bytes == 0 ? "must be larger than 0" : "");
-      },
-      "SIZE");
+  const CLI::Validator size = size_flag();
   c.add_option("--ram", f.ram, "Memory for everything, as in 512M or 8G (default: 70 % of what is free)")
       ->check(size)
       ->group(group);
@@ -163,26 +154,6 @@ std::uint64_t size_flag(const std::string& text) {
   return text.empty() ? 0 : plan::parse_size(text).value();
 }
 
-/// Empties the file of a trace, so that what cannot be recorded is said before anything starts. Returns its
-/// absolute path: the loader may run elsewhere.
-Result<std::string> begin_trace(const std::string& file) {
-  if (file.empty()) return std::string();
-  struct stat s {};
-  if (::stat(file.c_str(), &s) == 0 && S_ISFIFO(s.st_mode))
-    return invalid("--trace " + file +
-                   ": is a pipe, and a loader that is started again opens the trace again; " + "name a file");
-  const Fd fd(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  const std::string block(4096, '\n');  // a full drive has no room for one
-  if (!fd.valid() || ::write(fd.get(), block.data(), block.size()) != static_cast<ssize_t>(block.size()))
-    return io_error("--trace " + file + ": " + std::strerror(errno));
-  if (::stat(file.c_str(), &s) == 0 && S_ISREG(s.st_mode) && ::ftruncate(fd.get(), 0) != 0)
-    return io_error("--trace " + file + ": " + std::strerror(errno));
-  std::error_code error;
-  const fs::path absolute = fs::absolute(file, error);
-  if (error) return io_error("--trace " + file + ": " + error.message());
-  return absolute.string();
-}
-
 /// The folder of --draft, from anywhere. Errors: kInvalid for a checkpoint that is not converted.
 Result<std::string> draft_folder(const std::string& folder) {
   if (!model::is_wisp_folder(folder) && model::is_hf_folder(folder))
@@ -205,6 +176,14 @@ Result<OpenModel> open_model(const std::string& folder) {
   return OpenModel{std::move(manifest), tokenizer};
 }
 
+std::vector<std::string> folders_read(const PipelineFlags& flags) {
+  std::vector<std::string> folders{flags.options.model};
+  if (const auto stripes = model::stripe_folders(flags.options.model); stripes.ok())
+    folders.insert(folders.end(), stripes->begin(), stripes->end());
+  if (!flags.draft.empty()) folders.push_back(flags.draft);
+  return folders;
+}
+
 Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const PipelineFlags& flags,
                                                   Console& console, Interrupts& interrupts) {
   plan::RunOptions options = flags.options;
@@ -217,12 +196,6 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   // The launcher and the stages may run elsewhere.
   if (const fs::path absolute = fs::absolute(options.model, error); !error) options.model = absolute.string();
 
-  WISP_ASSIGN(options.trace, begin_trace(flags.trace));
-  if (!flags.draft_log.empty()) {
-    options.draft_log = fs::absolute(flags.draft_log, error).string();
-    const Fd fd(::open(options.draft_log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
-    if (!fd.valid()) return io_error("--draft-log " + options.draft_log + ": " + std::strerror(errno));
-  }
   // A recording begins with an empty cache, so that a replay knows all that the policy knew.
   const bool learns = !flags.no_learned_cache && flags.trace.empty();
   const std::string learned = learns ? loader::learned_path(model.manifest.model_hash) : "";
@@ -238,8 +211,18 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
     if (!same.ok()) return std::move(same).error().within("--draft");
   }
   std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
-  WISP_ASSIGN(p->plan_, plan::make_plan(model.manifest, options, plan::available_memory(),
-                                        draft ? &*draft : nullptr));
+  // The plan depends on whether there is a trace; what is there of its file is touched by none that fails.
+  options.trace = flags.trace;
+  WISP_ASSIGN(p->plan_,
+              plan::make_plan(model.manifest, options, plan::memory_here(), draft ? &*draft : nullptr));
+  WISP_ASSIGN(p->recording_, Recording::prepare(flags.trace_option, flags.trace, folders_read(flags)));
+  p->plan_.options.trace = p->recording_.path();
+  if (!flags.draft_log.empty()) {
+    WISP_ASSIGN(p->plan_.options.draft_log, output_path("--draft-log", flags.draft_log, folders_read(flags)));
+    const std::string& log = p->plan_.options.draft_log;
+    const Fd fd(::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
+    if (!fd.valid()) return io_error("--draft-log " + log + ": " + std::strerror(errno));
+  }
   const std::string budget = plan::describe(p->plan_);
   console.print(flags.verbose ? budget : budget.substr(0, budget.find('\n') + 1));
   console.progress("loading " + p->plan_.model_name + " ...");
@@ -314,7 +297,7 @@ void explain_end(Console& console, const Answer& a, const Sampling& s, const pla
 
 int report(const char* command, const Error& error) {
   std::fprintf(stderr, "wisp %s: %s\n", command, error.text.c_str());
-  return 1;
+  return error.code == ErrorCode::kInterrupted ? 130 : 1;
 }
 
 }  // namespace wisp::cli

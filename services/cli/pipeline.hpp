@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.hpp"
 #include "model/manifest.hpp"
@@ -10,6 +11,7 @@
 #include "services/cli/answer.hpp"
 #include "services/cli/console.hpp"
 #include "services/cli/interrupt.hpp"
+#include "services/cli/recording.hpp"
 #include "services/cli/session.hpp"
 #include "services/cli/table.hpp"
 
@@ -20,9 +22,10 @@ struct PipelineFlags {
   plan::RunOptions options;
   std::string ram;
   std::string experts_ram;
-  std::string trace;  ///< file for a routing trace, "" = none
-  std::string draft_log;  ///< file for the decisions about drafts, "" = none
-  std::string draft;  ///< folder of a draft model, "" = none
+  std::string trace;                     ///< file for a routing trace, "" = none
+  std::string trace_option = "--trace";  ///< what it was given with
+  std::string draft;                     ///< folder of a draft model, "" = none
+  std::string draft_log;                 ///< file for the decisions about drafts, "" = none
   bool no_learned_cache = false;
   bool no_prefetch = false;
   bool no_drive_probe = false;
@@ -38,6 +41,9 @@ struct OpenModel {
   bool has_tokenizer = false;
 };
 Result<OpenModel> open_model(const std::string& folder);
+
+/// The folders of the model, its stripes and its draft: nothing is to be written there.
+std::vector<std::string> folders_read(const PipelineFlags& flags);
 
 /// A model, its plan and the processes that run it, for the length of one command.
 class Pipeline {
@@ -63,6 +69,7 @@ class Pipeline {
   plan::RunPlan plan_;
   Console& console_;
   Interrupts& interrupts_;
+  Recording recording_;
   std::unique_ptr<Session> session_;
 };
 
@@ -70,7 +77,7 @@ class Pipeline {
 void show_comment(Console& console, std::string_view text);
 /// Where the answer was cut, says so and names the flag.
 void explain_end(Console& console, const Answer& answer, const Sampling& sampling, const plan::RunPlan& plan);
-/// "wisp run: ..." on stderr; returns exit code 1.
+/// "wisp run: ..." on stderr; returns the exit code: 130 where Ctrl-C was the reason, else 1.
 int report(const char* command, const Error& error);
 
 }  // namespace wisp::cli

@@ -30,6 +30,10 @@ Result<Question> question(const RunFlags& f, const OpenModel& model) {
   } catch (const nlohmann::json::exception& e) {
     return invalid(std::string("the prompt of -p is not UTF-8: ") + e.what());
   }
+  for (const std::uint32_t id : f.ids)
+    if (const std::uint32_t vocab = model.manifest.spec.vocab; id >= vocab)
+      return invalid("--ids: the model has no id " + std::to_string(id) + ", only 0 to " +
+                     std::to_string(vocab - 1));
   Question q;
   q.model = model.manifest.name;
   q.sampling = f.sampling;
@@ -46,12 +50,12 @@ Result<Question> question(const RunFlags& f, const OpenModel& model) {
 /// Everything after the flags. Returns the exit code.
 Result<int> run(RunFlags& f) {
   Console console;
-  Interrupts interrupts;
+  WISP_ASSIGN(Interrupts interrupts, Interrupts::install());
   WISP_ASSIGN(const OpenModel model, open_model(f.pipeline.options.model));
   WISP_ASSIGN(const Question q, question(f, model));
   LogitsFile logits;
   if (!f.logits.empty()) {
-    WISP_ASSIGN(logits, LogitsFile::create(f.logits));
+    WISP_ASSIGN(logits, LogitsFile::create(f.logits, folders_read(f.pipeline)));
     f.pipeline.options.logits_dir = logits.folder();
   }
   WISP_ASSIGN(const std::unique_ptr<Pipeline> pipeline,
@@ -80,7 +84,10 @@ void add_answer(CLI::App& app, int& exit_code, bool record) {
                        : app.add_subcommand("run", "Answer one prompt");
   const auto f = std::make_shared<RunFlags>();
   add_pipeline_flags(*c, f->pipeline);
-  if (record) c->add_option("--out", f->pipeline.trace, "The trace to write")->required();
+  if (record) {
+    c->add_option("--out", f->pipeline.trace, "The trace to write")->required();
+    f->pipeline.trace_option = "--out";
+  }
   CLI::Option* prompt = c->add_option("-p,--prompt", f->prompt, "What to ask");
   CLI::Option* ids = c->add_option_function<std::string>(
                           "--ids",

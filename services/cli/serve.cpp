@@ -47,7 +47,7 @@ void print_address(const OpenModel& model, const std::string& host, std::uint32_
 
 Result<int> run(const PipelineFlags& flags) {
   Console console;
-  Interrupts interrupts;
+  WISP_ASSIGN(Interrupts interrupts, Interrupts::install());
   WISP_ASSIGN(const OpenModel model, open_model(flags.options.model));
   WISP_ASSIGN(const std::unique_ptr<Pipeline> pipeline, Pipeline::start(model, flags, console, interrupts));
   Session& session = pipeline->session();

@@ -173,7 +173,7 @@ Status Session::await_ready(const Interrupts& interrupts) {
     pollfd fds[2] = {{announce_.get(), POLLIN, 0}, {interrupts.fd(), POLLIN, 0}};
     if (::poll(fds, 2, -1) < 0 && errno != EINTR)
       return io_error(std::string("poll: ") + std::strerror(errno));
-    if (interrupts.came()) return unavailable("interrupted while the model was loading");
+    if (interrupts.came()) return interrupted("interrupted while the model was loading");
     if (fds[0].revents != 0 && !read_lines() && !is_ready_) {
       reap(true);
       return unavailable("the pipeline did not start: " +

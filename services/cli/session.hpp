@@ -29,7 +29,7 @@ class Session {
 
   /// Starts `launcher` ("" = wisp-launch beside this program) with `plan` and waits until it is ready. What
   /// happens to stages is told to `notice`, a line each. Errors: kNotFound without a launcher; kUnavailable
-  /// with the launcher's own words when it ends early or `interrupts` came.
+  /// with the launcher's own words when it ends early; kInterrupted when `interrupts` came.
   static Result<std::unique_ptr<Session>> start(const plan::RunPlan& plan, const Interrupts& interrupts,
                                                 Notice notice, const std::string& launcher = "");
   ~Session();

@@ -25,7 +25,7 @@ Status show(const StatFlags& f) {
   WISP_ASSIGN(const std::string run_dir, service::find_run(f.run));
   WISP_ASSIGN(RunState state, RunState::open(run_dir));
   const bool screen = f.watch && !f.json && ::isatty(STDOUT_FILENO) == 1;
-  Interrupts interrupts;
+  WISP_ASSIGN(Interrupts interrupts, Interrupts::install());
   while (true) {
     const auto stat = stat_json(state);
     const std::string text = f.json ? stat.dump() + "\n" : stat_text(stat);

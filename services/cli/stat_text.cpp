@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 
@@ -57,8 +58,10 @@ std::string slot_rows(const Json& j) {
       print("slots    %llu for %llu experts:", static_cast<unsigned long long>(number(s["total"])),
             static_cast<unsigned long long>(number(j["experts"])));
   const char* separator = " ";
-  for (const char* state : {"ready", "filling", "evicting", "draining", "free"}) {
-    text += separator + std::to_string(number(s[state])) + " " + state;
+  for (const char* state : {"ready", "read_ahead", "filling", "evicting", "draining", "free"}) {
+    std::string words = state;
+    std::replace(words.begin(), words.end(), '_', ' ');
+    text += separator + std::to_string(number(s[state])) + " " + words;
     separator = ", ";
   }
   text += s["dense_ready"].get<bool>() ? "\n" : "; the weights beside the experts are being read\n";

@@ -1,5 +1,6 @@
 #include "services/cli/stat_view.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -117,10 +118,18 @@ Json slots_json(const RunState& state) {
         break;
     }
   }
-  return {{"total", dir.slots},       {"ready", ready},
-          {"filling", filling},       {"evicting", evicting},
-          {"draining", draining},     {"free", free},
-          {"bytes_each", dir.stride}, {"dense_ready", dir.dense_ready.load(memory_order_acquire) != 0}};
+  // Their word says FILLING, so that no reader finds them; nothing is being read into them.
+  const auto& board = *shm::extra_of<shm::LoaderBoard>(&state.desk(shm::StageId::kLoader));
+  const std::uint64_t ahead = std::min<std::uint64_t>(filling, board.read_ahead.load(memory_order_relaxed));
+  return {{"total", dir.slots},
+          {"ready", ready},
+          {"read_ahead", ahead},
+          {"filling", filling - ahead},
+          {"evicting", evicting},
+          {"draining", draining},
+          {"free", free},
+          {"bytes_each", dir.stride},
+          {"dense_ready", dir.dense_ready.load(memory_order_acquire) != 0}};
 }
 
 /// One record, or null where it is free or was rewritten meanwhile.

@@ -1,5 +1,6 @@
 #include "services/cli/stripe.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -33,8 +34,18 @@ void show(const std::string& folder, const model::Manifest& m, const std::vector
   for (const model::Stripe& s : stripes) line(s.bytes(), s.folder);
 }
 
+/// Names the folders that the model was read with and is not any more: nothing of ours knows them from here
+/// on.
+void show_left(const std::vector<std::string>& before, const std::vector<model::Stripe>& now) {
+  for (const std::string& old : before)
+    if (std::ranges::none_of(now, [&](const model::Stripe& s) { return s.folder == old; }))
+      std::printf("%s is not read any more and may be removed\n", old.c_str());
+}
+
 Status run(const StripeFlags& f) {
   WISP_ASSIGN(const model::Manifest m, model::load_manifest(f.model));
+  // What cannot be read names nothing, and is no reason not to go on.
+  const auto before = model::stripe_folders(f.model);
   if (f.drop) {
     WISP_TRY(model::drop_stripes(f.model));
   } else if (!f.to.empty()) {
@@ -45,6 +56,8 @@ Status run(const StripeFlags& f) {
   }
   WISP_ASSIGN(const auto stripes, model::load_stripes(f.model, m));
   show(f.model, m, stripes);
+  // Stripes that have moved are the same ones.
+  if (before.ok() && f.at.empty()) show_left(*before, stripes);
   return {};
 }
 

@@ -54,6 +54,11 @@ Result<int> run_replay(const ReplayFlags& f) {
     std::fprintf(
         stderr, "the engine that wrote %s lost a process %llu times: from there on its own hits are others\n",
         f.file.c_str(), static_cast<unsigned long long>(trace.restarts));
+  if (trace.cut)
+    std::fprintf(
+        stderr,
+        "the last line of %s has no end: the file may have been cut there, and is replayed as it is\n",
+        f.file.c_str());
   std::fputs(text.c_str(), stdout);
   if (std::fflush(stdout) != 0) return io_error("the figures could not be written to stdout");
   return 0;

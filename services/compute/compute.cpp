@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -20,6 +22,19 @@ using stats::Counter;
 namespace {
 /// A few times what it takes to wake the router and have its answer.
 constexpr std::uint64_t kSpinNs = 200'000;
+
+/// The folder that the file system of `path` is mounted at; `path`, which is absolute, where it is not there.
+std::string mount_of(std::string path) {
+  struct stat here {
+  }, above{};
+  if (::stat(path.c_str(), &here) != 0) return path;
+  while (path.size() > 1) {
+    std::string parent = path.substr(0, std::max<std::size_t>(path.rfind('/'), 1));
+    if (::stat(parent.c_str(), &above) != 0 || above.st_dev != here.st_dev) break;
+    path = std::move(parent);
+  }
+  return path;
+}
 }  // namespace
 
 ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
@@ -251,8 +266,7 @@ std::string ComputeStage::draw(std::size_t i, std::size_t place, ring::StepResul
     auto token = sampler_.draw(logits, q.params, q.start + certain + d);
     // What fails behind a draft fails in a plain step after it, where it can be said.
     if (!token.ok() && d > 0) break;
-    if (!token.ok())
-      return token.error().text + " at position " + std::to_string(q.start + certain + d - 1);
+    if (!token.ok()) return token.error().text + " at position " + std::to_string(q.start + certain + d - 1);
     if ((q.params.flags & shm::kWriteLogits) != 0)
       if (std::string error = write_logits(q.request, q.generated + d, logits); !error.empty()) return error;
     row.tokens[row.sampled++] = token.value();
@@ -273,15 +287,22 @@ std::string ComputeStage::write_logits(std::uint64_t request, std::uint32_t row,
   const auto* p = reinterpret_cast<const char*>(logits.data());
   std::size_t left = logits.size_bytes();
   auto at = static_cast<off_t>(row * logits.size_bytes());
-  while (fd.valid() && left > 0) {
+  int failed = fd.valid() ? 0 : errno;
+  while (failed == 0 && left > 0) {
     const ssize_t n = ::pwrite(fd.get(), p, left, at);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
+    if (n <= 0) {
+      failed = n < 0 ? errno : EIO;
+      break;
+    }
     p += n;
     at += n;
     left -= static_cast<std::size_t>(n);
   }
-  return left == 0 ? std::string() : "writing logits: " + std::string(std::strerror(errno));
+  if (failed == 0) return {};
+  const std::string& folder = ctx_.plan().options.logits_dir;
+  return "writing logits to " + folder + " (--logits), on the file system of " + mount_of(folder) + ": " +
+         std::strerror(failed);
 }
 
 }  // namespace wisp::compute

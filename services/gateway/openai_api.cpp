@@ -150,6 +150,7 @@ ApiError api_error(const Error& e) {
     case ErrorCode::kExhausted:
       return {400, e.text, "", "too_large", 0};
     case ErrorCode::kUnavailable:
+    case ErrorCode::kInterrupted:
       return {503, e.text, "", "unavailable", 1};
     case ErrorCode::kIo:
     case ErrorCode::kCorrupt:

@@ -19,6 +19,7 @@ ApiError prompt_error(const Error& e, const char* field) {
     case ErrorCode::kExhausted:
       return bad_field(field, e.text);
     case ErrorCode::kUnavailable:
+    case ErrorCode::kInterrupted:
       // The helper was started twice for this request already: asking again will not mend it.
       return {500, e.text, "", "unavailable", 0};
     case ErrorCode::kNotFound:

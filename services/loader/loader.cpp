@@ -171,6 +171,7 @@ Status LoaderStage::start(LoaderParts parts) {
   board()->direct.store(direct ? 1 : 0, std::memory_order_relaxed);
   board()->locked.store(0, std::memory_order_relaxed);
   board()->reads_in_flight.store(0, std::memory_order_relaxed);
+  board()->read_ahead.store(0, std::memory_order_relaxed);
   board()->slab_in_memory.store(0, std::memory_order_release);
   board()->huge_bytes.store(0, std::memory_order_relaxed);
   spdlog::info("loader epoch {}: {} slots of {} bytes, {} experts resident, {} slots draining, {} reads",
@@ -203,6 +204,7 @@ bool LoaderStage::poll() {
   worked |= step_memory();
   if (!worked) worked = pin_slab();
   board()->reads_in_flight.store(queue_->in_flight(), std::memory_order_relaxed);
+  board()->read_ahead.store(read_ahead(), std::memory_order_relaxed);
   return worked;
 }
 

@@ -149,6 +149,8 @@ class LoaderStage : public service::Stage {
   void on_kept(const ring::Descriptor& d);
   bool prefetch();
   std::optional<std::uint32_t> staged(std::uint32_t key) const;
+  /// Slots whose guess is there in whole.
+  std::uint32_t read_ahead() const;
   bool holds_guess(std::uint32_t slot) const;
   void settle_guesses();
   void swap_in(std::uint32_t staged, std::uint32_t victim, bool needed);

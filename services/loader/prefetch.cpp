@@ -34,6 +34,11 @@ std::optional<std::uint32_t> LoaderStage::staged(std::uint32_t key) const {
   return std::nullopt;
 }
 
+std::uint32_t LoaderStage::read_ahead() const {
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(staging_, [&](std::uint32_t s) { return slots_[s].state == State::kStaged; }));
+}
+
 /// Replaces what was guessed before.
 void LoaderStage::on_guess(const ring::Descriptor& d) {
   if (staging_.empty()) return;

@@ -50,7 +50,9 @@ std::string state_folder() {
 Status StateFile::update(FunctionRef<Result<std::string_view>()> make) const {
   // The next file is also the lock: whoever has it, under its name, is the only one who writes. What a killed
   // engine left is locked by nobody and written over.
-  const auto open = [&] { return ::open(fresh_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600); };
+  // A link there is not ours to follow, and a pipe has no reader to wait for.
+  constexpr int kHow = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  const auto open = [&] { return ::open(fresh_.c_str(), kHow, 0600); };
   Fd file(open());
   if (!file.valid() && errno == ENOENT) {
     std::error_code error;
@@ -58,19 +60,21 @@ Status StateFile::update(FunctionRef<Result<std::string_view>()> make) const {
     if (error) return io_error(path_ + ": " + error.message());
     file.reset(open());
   }
-  if (!file.valid()) return file_error(fresh_);
   struct stat mine {
   }, named{};
+  if (!file.valid() && errno != ELOOP && errno != ENXIO) return file_error(fresh_);
+  if (!file.valid() || (::fstat(file.get(), &mine) == 0 && !S_ISREG(mine.st_mode)))
+    return invalid(fresh_ + ": is there and is no regular file; remove it");
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return unavailable(fresh_ + ": another engine is writing it");
     return file_error(fresh_);
   }
-  if (::fstat(file.get(), &mine) != 0 || ::stat(fresh_.c_str(), &named) != 0 || mine.st_ino != named.st_ino ||
-      mine.st_dev != named.st_dev)
+  if (::fstat(file.get(), &mine) != 0 || ::lstat(fresh_.c_str(), &named) != 0 ||
+      mine.st_ino != named.st_ino || mine.st_dev != named.st_dev)
     return unavailable(fresh_ + ": another engine has written it");
   const Result<std::string_view> bytes = make();
   Status written = bytes.ok() ? Status() : Status(bytes.error());
-  if (written.ok() && S_ISREG(mine.st_mode) && ::ftruncate(file.get(), 0) != 0) written = file_error(fresh_);
+  if (written.ok() && ::ftruncate(file.get(), 0) != 0) written = file_error(fresh_);
   if (written.ok()) written = write_all(file.get(), *bytes, fresh_);
   if (written.ok() && ::rename(fresh_.c_str(), path_.c_str()) != 0) written = file_error(path_);
   if (!written.ok()) ::unlink(fresh_.c_str());

@@ -23,7 +23,8 @@ class StateFile {
   /// engine updates it meanwhile. By rename, so that a reader finds the old file or the new one; makes the
   /// folder if need be. Not flushed to the drive, which nobody shall wait for: whoever reads it must know a
   /// torn file. Allocates nothing where nothing is wrong. Errors: kUnavailable where another engine is at it,
-  /// to be tried again later; kIo names the file. The old file is there then.
+  /// to be tried again later; kInvalid where something else than a file has the next one's name; kIo names
+  /// the file. The old file is there then.
   Status update(FunctionRef<Result<std::string_view>()> make) const;
 
  private:

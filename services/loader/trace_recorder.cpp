@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 namespace wisp::loader {
@@ -13,13 +14,19 @@ Result<std::unique_ptr<TraceRecorder>> TraceRecorder::open(const std::string& pa
                                                            const trace::TraceModel& model,
                                                            std::span<const std::uint64_t> expert_bytes,
                                                            bool first) {
-  // Not to wait for a reader of a pipe.
-  Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644));
   struct stat s {};
+  const std::string beside = unfinished(path);
+  const bool replaceable = ::stat(path.c_str(), &s) != 0 || S_ISREG(s.st_mode);
+  const bool named = first ? !replaceable : ::stat(beside.c_str(), &s) != 0;
+  // Not to wait for a reader of a pipe.
+  const int how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | (named ? 0 : O_NOFOLLOW) |
+                  (first && !named ? O_TRUNC : 0);
+  Fd file(::open((named ? path : beside).c_str(), how, 0644));
   if (!file.valid() || ::fstat(file.get(), &s) != 0)
     return io_error("the routing trace " + path + ": " + std::strerror(errno));
   if (S_ISFIFO(s.st_mode)) return invalid("the routing trace " + path + ": is a pipe; name a file");
-  std::unique_ptr<TraceRecorder> r(new TraceRecorder(path, std::move(file), expert_bytes, model.experts));
+  std::unique_ptr<TraceRecorder> r(
+      new TraceRecorder(path, std::move(file), named, expert_bytes, model.experts));
   if (s.st_size == 0) r->text_ = trace::describe_model(model, expert_bytes);
   if (s.st_size != 0 || !first) r->restart("a new loader, with the slots that it found filled");
   r->flush();
@@ -32,6 +39,17 @@ void TraceRecorder::add(const Touch& touch) {
   layer_ = touch.layer;
   touch.rows.empty() ? add_members(touch) : add_rows(touch);
   flush();
+  if (!named_ && file_.valid()) give_name();
+}
+
+void TraceRecorder::give_name() {
+  named_ = true;
+  if (::rename(unfinished(path_).c_str(), path_.c_str()) != 0) end(std::strerror(errno));
+}
+
+void TraceRecorder::end(const char* why) {
+  spdlog::warn("the routing trace {} ends here: {}", path_, why);
+  file_.reset();
 }
 
 void TraceRecorder::add_rows(const Touch& t) {
@@ -68,9 +86,7 @@ void TraceRecorder::flush() {
     const ssize_t n = ::write(file_.get(), text_.data() + done, text_.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      spdlog::warn("the routing trace {} ends here: {}", path_,
-                   n < 0 ? std::strerror(errno) : "nothing was written");
-      file_.reset();
+      end(n < 0 ? std::strerror(errno) : "nothing was written");
       break;
     }
     done += static_cast<std::size_t>(n);

@@ -13,9 +13,10 @@
 
 namespace wisp::loader {
 
-/// Writes touches, in the order in which the policy sees them, to a routing trace (common/trace). A file that
-/// is there is appended to: a loader that follows another goes on in its file, behind a line that says so,
-/// since a replay knows nothing of the slots that it found filled.
+/// Writes touches, in the order in which the policy sees them, to a routing trace (common/trace). The first
+/// loader begins under another name, and gives the file its own with the first touch: what lies there is
+/// replaced by a recording, never by nothing. A loader that follows another goes on in its file, behind a
+/// line that says so, since a replay knows nothing of the slots that it found filled.
 ///
 /// A row's choices stand in its order: `turn` is the number of the request, `step` the position of the row in
 /// it, `slot` the rank of the choice. `phase` is that of the touch, all of whose rows decode or which has
@@ -28,6 +29,9 @@ class TraceRecorder {
   /// kInvalid where it is a pipe, which the next loader could not go on with.
   static Result<std::unique_ptr<TraceRecorder>> open(const std::string& path, const trace::TraceModel& model,
                                                      std::span<const std::uint64_t> expert_bytes, bool first);
+
+  /// The name of a recording of `path` without a touch. Whoever made the run removes it.
+  static std::string unfinished(const std::string& path) { return path + ".recording"; }
 
   struct Touch {
     std::uint64_t step = 0;
@@ -48,16 +52,21 @@ class TraceRecorder {
   bool lost() const { return !file_.valid(); }
 
  private:
-  TraceRecorder(std::string path, Fd file, std::span<const std::uint64_t> expert_bytes, std::uint32_t experts)
+  TraceRecorder(std::string path, Fd file, bool named, std::span<const std::uint64_t> expert_bytes,
+                std::uint32_t experts)
       : path_(std::move(path)),
         file_(std::move(file)),
+        named_(named),
         expert_bytes_(expert_bytes.begin(), expert_bytes.end()),
         resident_(experts, 0) {}
   void add_rows(const Touch& touch);
   void add_members(const Touch& touch);
+  void give_name();
+  void end(const char* why);
 
   std::string path_;
   Fd file_;
+  bool named_;  // file_ lies at path_
   std::vector<std::uint64_t> expert_bytes_;
   std::vector<std::uint8_t> resident_;  // [experts] of the touch at hand
   std::string text_;

@@ -58,7 +58,7 @@ std::string blank(const std::string& data) {
 }
 
 cli::Interrupts& interrupts() {
-  static cli::Interrupts i;
+  static cli::Interrupts i = cli::Interrupts::install().value();
   return i;
 }
 
@@ -109,7 +109,7 @@ TestRun::TestRun(const RunSettings& settings)
   }
   o.port = -1;
   o.log_level = "info";
-  auto plan = plan::make_plan(*manifest, o, plan::available_memory(), draft ? &*draft : nullptr);
+  auto plan = plan::make_plan(*manifest, o, plan::memory_here(), draft ? &*draft : nullptr);
   if (!plan.ok()) throw std::runtime_error(plan.error().text);
   auto session = cli::Session::start(
       *plan, interrupts_, [](const std::string&) {}, WISP_TEST_BIN "/wisp-launch");

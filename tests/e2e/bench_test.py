@@ -1,9 +1,12 @@
 """The benches of a whole engine: their counters and their shape. How fast this machine is decides nothing here."""
 import json
 import os
+import re
+import signal
+import subprocess
 import unittest
 
-from wisp_e2e import main, temp, wisp
+from wisp_e2e import WATCHDOG, main, program, temp, wisp
 
 LAYERS, TOP_K, EXPERTS = 3, 4, 16
 _made = []
@@ -76,11 +79,56 @@ class BenchOfAnEngine(unittest.TestCase):
 
     def test_wrong_flags_are_named(self):
         for args, words in ((("--ids", "1,500"), "no id 500"), (("--trace", temp("t.csv")), "--trace"),
-                            (("--plain", "much"), "much")):
+                            (("--plain", "much"), "much"), (("--plain", "0"), "--plain"), (("--plain", "99T"), "--plain 99T")):
             p = wisp("bench", "decode", folder(), *args, check=False)
             self.assertNotEqual(p.returncode, 0)
             self.assertIn(words, p.stderr)
             self.assertEqual(p.stdout, "")
+
+    def test_a_stream_without_depth_is_refused(self):
+        for flag in ("--depth", "--turn"):
+            p = wisp("bench", "stream", folder(), flag, "0", "--pairs", 1, check=False)
+            self.assertEqual(p.returncode, 2)
+            self.assertIn(flag, p.stderr)
+        p = wisp("bench", "stream", "--size", "0", check=False)
+        self.assertEqual(p.returncode, 2)
+
+    def test_an_interrupted_bench_ends_between_two_reads(self):
+        for what in ("decode", "prefill"):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                # So many turns that it would go on for hours.
+                p = subprocess.Popen([program("wisp"), "bench", what, folder(), "--plain", "256M", "--pairs", "1000"],
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                watch_reads(p.pid)
+                p.send_signal(number)
+                out, err = p.communicate(timeout=WATCHDOG)
+                self.assertEqual((p.returncode, out), (130, ""), err)
+                self.assertIn("interrupted", err)
+
+    def test_the_file_of_a_stream_has_no_name(self):
+        there = temp("stream")
+        os.mkdir(there)
+        args = [program("wisp"), "bench", "stream", "--size", "64K", "--bank", "16M", "--turn", "16M", "--dir", there, "--pairs"]
+        p = subprocess.run(args + ["1", "--json"], capture_output=True, text=True, timeout=WATCHDOG)
+        self.assertEqual((p.returncode, os.listdir(there)), (0, []), p.stderr)
+        self.assertEqual(json.loads(p.stdout)["extents"], 256)
+        p = subprocess.Popen(args + ["1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        watch_reads(p.pid)
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=WATCHDOG)
+        self.assertEqual(os.listdir(there), [])
+        p = subprocess.run(args[:5] + ["--bank", "1000000G", "--dir", there], capture_output=True, text=True, timeout=WATCHDOG)
+        self.assertEqual((p.returncode, os.listdir(there)), (1, []))
+        self.assertRegex(p.stderr, "--dir .*are free; give a smaller --bank")
+
+
+def watch_reads(pid):
+    """Until the process has read megabytes: it is at its work."""
+    def read():
+        with open(f"/proc/{pid}/io") as f:
+            return int(re.search(r"rchar: (\d+)", f.read()).group(1))
+    while read() < 8 << 20:
+        pass
 
 
 if __name__ == "__main__":

@@ -50,6 +50,20 @@ class Budget(unittest.TestCase):
         self.assertLessEqual(peak, BIG * MIB)
         self.assertGreaterEqual(peak, 0.95 * BIG * MIB)
 
+    def test_a_cgroup_below_the_plan_is_said_before_it_kills(self):
+        group = Cgroup(440 * MIB)
+        if group.path is None:
+            self.skipTest("no memory cgroup can be made here")
+        args = [program("wisp"), "run", big_model(), "--ids", "1,2", "-n", "2", "--ignore-eos", "--ctx", "512", "--ram"]
+        p = group.run(args + ["480M"])
+        self.assertEqual((p.returncode, group.oom_kills()), (1, 0), p.stderr)
+        way = re.search(r"free of 440 MiB; give --ram (\d+M) or less", p.stderr)
+        self.assertTrue(way, p.stderr)
+        p = group.run(args + [way.group(1)])
+        kills = group.oom_kills()
+        group.close()
+        self.assertEqual((p.returncode, kills), (0, 0), p.stderr)
+
     def test_smallest_budget_works_and_a_smaller_one_is_refused_with_it(self):
         p = wisp("run", model(), "-p", "What is a dog?", "--ram", "8M", check=False)
         self.assertNotEqual(p.returncode, 0)

@@ -8,6 +8,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import unittest
 
 from wisp_e2e import DATA, EXPERTS, STRIDE, WATCHDOG, Server, main, model, program, run_json, temp, wisp
@@ -93,6 +94,18 @@ class Run(unittest.TestCase):
         _, err = p.communicate(timeout=WATCHDOG)
         self.assertIn("peak", err.lower())                # the table is printed
 
+    def test_ctrl_c_while_the_model_loads(self):
+        """The command is told before its launcher has said anything: the launcher stands still."""
+        with tempfile.TemporaryDirectory() as bin_folder:
+            shutil.copy(program("wisp"), bin_folder)
+            with open(os.path.join(bin_folder, "wisp-launch"), "w") as f:
+                f.write("#!/bin/sh\nkill -INT $PPID\nread _ <&5\n")
+            os.chmod(f.name, 0o755)
+            for command in (["run", model(), "--ids", "1"], ["bench", "decode", model(), "--plain", "1M", "-n", "2"]):
+                p = subprocess.run([os.path.join(bin_folder, "wisp"), *command], capture_output=True, text=True, timeout=WATCHDOG)
+                self.assertEqual((p.returncode, p.stdout), (130, ""), p.stderr)
+                self.assertIn("interrupted while the model was loading", p.stderr)
+
     def test_every_program_has_help_and_version(self):
         for name in ("wisp", "wisp-launch", "wisp-gateway", "wisp-router", "wisp-loader", "wisp-compute", "wisp-speculator", "wisp-solo"):
             for flag in ("--help", "--version"):
@@ -139,6 +152,13 @@ class Run(unittest.TestCase):
         p = wisp("run", model(), "-p", "What is a dog?", check=False, preexec_fn=limit(64, 256))
         self.assertEqual(p.returncode, 1)
         self.assertIn("only 256 files may be open", p.stderr)
+        # So few that not even the first pipe can be made; which one fails is nobody's concern.
+        for number in range(4, 24):
+            p = wisp("run", model(), "-p", "What is a dog?", check=False, preexec_fn=limit(number, number))
+            self.assertEqual((p.returncode, p.stdout), (1, ""), number)
+            self.assertNotIn("invariant", p.stderr)
+        p = wisp("run", model(), "-p", "What is a dog?", check=False, preexec_fn=limit(4, 4))
+        self.assertIn("ulimit -n", p.stderr)
 
     def test_logits_replace_regular_files_only(self):
         folder, link, target = temp("logits-folder"), temp("logits-link"), temp("logits-target")
@@ -151,6 +171,29 @@ class Run(unittest.TestCase):
         run_json(model(), "--ids", "1,2", "-n", 2, "--ignore-eos", "--logits", link)
         self.assertTrue(os.path.islink(link))
         self.assertEqual(os.path.getsize(target), 2 * 4096 * 4)
+
+    def test_logits_and_traces_spare_the_model(self):
+        manifest = os.path.join(model(), "manifest.json")
+        with open(manifest, "rb") as f:
+            before = f.read()
+        for flag in ("--logits", "--trace"):
+            p = wisp("run", model(), "--ids", "1,2", "-n", 1, flag, manifest, check=False)
+            self.assertEqual((p.returncode, p.stdout), (1, ""))
+            self.assertIn(flag + " " + manifest, p.stderr)
+        with open(manifest, "rb") as f:
+            self.assertEqual(f.read(), before)
+
+    def test_logits_on_a_full_drive(self):
+        there = temp("full")
+        os.mkdir(there)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", there], capture_output=True).returncode != 0:
+            self.skipTest("nothing can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", there])
+        p = wisp("run", model(), "--ids", "1,2", "-n", 100, "--ignore-eos", "--logits", os.path.join(there, "rows"), check=False)
+        self.assertEqual(p.returncode, 1)
+        self.assertIn(f"writing logits to {there}/rows.", p.stderr)
+        self.assertIn(f"on the file system of {there}: No space left on device", p.stderr)
+        self.assertEqual(os.listdir(there), [])
 
     def test_runs_from_anywhere(self):
         p = subprocess.run([os.path.abspath(program("wisp")), "run", os.path.abspath(model()), "-p", "Who are you?"],

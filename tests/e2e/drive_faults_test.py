@@ -107,7 +107,10 @@ class Stripes(unittest.TestCase):
         self.assertIn("--at", p.stderr)
         wisp("stripe", folder, "--at", c, b + "-moved")
         self.assertEqual(run_json(folder, "-p", "What is an apple?", "--experts-ram", SLOTS)["token_ids"], alone["token_ids"])
-        self.assertIn("alone", wisp("stripe", folder, "--drop").stdout)
+        dropped = wisp("stripe", folder, "--drop").stdout
+        self.assertIn("alone", dropped)
+        for old in (c, b + "-moved"):
+            self.assertIn(f"{old} is not read any more and may be removed", dropped)
 
 
 @unittest.skipUnless(possible(), "needs root, loop devices and a blkio group")

@@ -114,6 +114,23 @@ class Trace(unittest.TestCase):
             self.assertEqual(self.ask(s, 5), answer)
         self.assertIn("the recording ends here", "".join(s.errors))
 
+    def test_an_earlier_recording_outlives_a_run_that_records_nothing(self):
+        folder = temp("earlier")
+        os.mkdir(folder)
+        file = os.path.join(folder, "t.csv")
+        with open(file, "w") as f:
+            f.write("earlier")
+        for args in (["--ids", "1,2", "--ram", "8M"], ["--ids", "1,999999"], ["--ids", "1,2", "--ctx", "99999999"],
+                     ["-p", "dog " * 4000]):
+            p = wisp("trace", "record", model(), "--out", file, "-n", 1, *args, check=False)
+            self.assertEqual(p.returncode, 1, p.stderr)
+            with open(file) as f:
+                self.assertEqual(f.read(), "earlier", args)
+            self.assertEqual(os.listdir(folder), ["t.csv"])
+        wisp("trace", "record", model(), "--out", file, "--ids", "1,2", "-n", 2, "--ignore-eos")
+        self.assertGreater(replay(file, 40)["accesses"], 0)
+        self.assertEqual(os.listdir(folder), ["t.csv"])
+
     def test_a_pipe_is_refused(self):
         pipe = temp("pipe")
         os.mkfifo(pipe)
@@ -135,7 +152,7 @@ class Trace(unittest.TestCase):
         self.assertIn("bad.csv: line 2:", p.stderr)
         p = wisp("trace", "record", model(), "--out", temp("none") + "/x", "--ids", "1", check=False)
         self.assertEqual(p.returncode, 1)
-        self.assertIn("No such file", p.stderr)
+        self.assertIn("--out " + temp("none") + "/x: No such file", p.stderr)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@
 #include <fstream>
 
 #include "services/cli/logits_file.hpp"
+#include "services/cli/output_path.hpp"
+#include "services/cli/recording.hpp"
 
 namespace wisp::cli {
 namespace {
@@ -40,6 +42,44 @@ TEST_F(FolderTest, LogitsMoveToTheirName) {
   }
   EXPECT_TRUE(fs::exists(target));
   EXPECT_FALSE(fs::exists(made));
+}
+
+TEST_F(FolderTest, FilesOfTheModelAreNotWrittenTo) {
+  const fs::path model = folder_ / "model", stripe = folder_ / "stripe", link = folder_ / "link",
+                 second = folder_ / "second";
+  fs::create_directory(model);
+  fs::create_directory(stripe);
+  std::ofstream(model / "manifest.json") << "kept";
+  fs::create_symlink(model / "manifest.json", link);
+  fs::create_hard_link(model / "manifest.json", second);
+  const std::vector<std::string> read{model.string() + "/", stripe.string()};
+  for (const fs::path& file :
+       {model / "manifest.json", model / "new", model / ".." / "stripe" / "x", link, second}) {
+    const auto refused = output_path("--trace", file.string(), read);
+    ASSERT_FALSE(refused.ok()) << file;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalid);
+    EXPECT_NE(refused.error().text.find("which the model is read from"), std::string::npos)
+        << refused.error().text;
+    EXPECT_FALSE(LogitsFile::create(file.string(), read).ok());
+    EXPECT_FALSE(Recording::prepare("--trace", file.string(), read).ok());
+  }
+  EXPECT_EQ(fs::file_size(model / "manifest.json"), 4u);
+  EXPECT_TRUE(output_path("--trace", (folder_ / "model-trace").string(), read).ok());
+  EXPECT_FALSE(output_path("--trace", folder_.string(), read).ok()) << "a folder";
+}
+
+TEST_F(FolderTest, ARecordingThatNeverBeginsLeavesAnEarlierOne) {
+  const fs::path file = folder_ / "t.csv";
+  std::ofstream(file) << "earlier";
+  {
+    const auto recording = Recording::prepare("--trace", file.string(), {});
+    ASSERT_TRUE(recording.ok()) << recording.error().text;
+    EXPECT_EQ(recording->path(), file.string());
+    EXPECT_EQ(fs::file_size(file), 7u);
+  }
+  EXPECT_EQ(fs::file_size(file), 7u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1)
+      << "nothing beside it";
 }
 
 TEST_F(FolderTest, NoModelAtAll) {

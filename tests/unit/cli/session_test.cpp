@@ -43,7 +43,7 @@ class SessionTest : public testing::Test {
   }
 
   fs::path folder_;
-  Interrupts interrupts_;
+  Interrupts interrupts_ = Interrupts::install().value();
   std::vector<std::string> notices_;
 };
 
@@ -90,6 +90,13 @@ TEST_F(SessionTest, FailedStartSaysWhy) {
   const auto missing = Session::start({}, interrupts_, nullptr, "/nonexistent/wisp-launch");
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(SessionTest, CtrlCWhileTheModelLoadsIsNoFailure) {
+  const auto session = start("kill -INT $PPID; read _ <&5\n");
+  interrupts_.rearm();
+  ASSERT_FALSE(session.ok());
+  EXPECT_EQ(session.error().code, ErrorCode::kInterrupted) << session.error().text;
 }
 
 TEST_F(SessionTest, NoticesItsDeath) {

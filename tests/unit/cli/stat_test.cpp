@@ -51,7 +51,8 @@ TEST(Stat, TextOfAHeldAndADeadStage) {
                                        stage("loader", false, 0, "")})},
                {"slots",
                 {{"total", 8},
-                 {"ready", 5},
+                 {"ready", 4},
+                 {"read_ahead", 1},
                  {"filling", 1},
                  {"evicting", 0},
                  {"draining", 2},
@@ -71,7 +72,8 @@ TEST(Stat, TextOfAHeldAndADeadStage) {
                {"hops", Json::array()}};
   const std::string text = stat_text(j);
   for (const char* part : {"traced by 4039", "expert 1 of layer 2 (12.0 s)", "clock stands still",
-                           "2 draining", "2 MiB at most", "640 tokens in bf16, 3 MiB", "loops 3"})
+                           "4 ready, 1 read ahead, 1 filling", "2 draining", "2 MiB at most",
+                           "640 tokens in bf16, 3 MiB", "loops 3"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 

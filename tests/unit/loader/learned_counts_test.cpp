@@ -3,14 +3,17 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 
 namespace wisp::loader {
@@ -93,16 +96,21 @@ TEST_F(LearnedFileTest, WhatCannotBeWrittenIsAnErrorAndLeavesTheOldFile) {
   EXPECT_FALSE(add("/proc/none/counts", some()).ok());
   std::ofstream(folder_ + "/file") << "x";
   EXPECT_FALSE(add(folder_ + "/file/counts", some()).ok());
-  if (::access("/dev/full", W_OK) == 0) {
-    // A full disk: the new file is /dev/full by way of a link.
-    const std::string path = folder_ + "/counts";
-    ASSERT_TRUE(add(path, some()).ok());
-    ASSERT_EQ(::symlink("/dev/full", (path + ".new").c_str()), 0);
-    const Status s = add(path, LearnedCounts(2, 8));
-    ASSERT_FALSE(s.ok());
-    EXPECT_NE(s.error().text.find("No space left"), std::string::npos) << s.error().text;
-    EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8)->encode(kModel), some().encode(kModel));
-  }
+  // A full disk: a limit on files lets the first bytes through, and no more.
+  const std::string path = folder_ + "/counts";
+  ASSERT_TRUE(add(path, some()).ok());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit few{16, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &few), 0);
+  const Status s = add(path, LearnedCounts(2, 8));
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(s.ok());
+  EXPECT_NE(s.error().text.find("File too large"), std::string::npos) << s.error().text;
+  EXPECT_EQ(LearnedCounts::load(path, kModel, 2, 8)->encode(kModel), some().encode(kModel));
+  EXPECT_FALSE(std::filesystem::exists(path + ".new"));
 }
 
 TEST_F(LearnedFileTest, WhatSeveralEnginesCountedAddsUp) {
@@ -132,6 +140,29 @@ TEST_F(LearnedFileTest, OneEngineWritesAtATimeAndAKilledOneHoldsUpNobody) {
   ::close(other);
   ASSERT_TRUE(add(path, some()).ok());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1) << "no leavings";
+}
+
+/// Nobody reads the pipe: to wait for a reader would be for ever.
+TEST_F(LearnedFileTest, WhatIsNoFileIsNotWrittenTo) {
+  const std::string path = folder_ + "/counts", fresh = path + ".new", target = path + ".target";
+  ASSERT_TRUE(add(path, some()).ok());
+  std::ofstream(target) << "kept";
+  const std::pair<const char*, std::function<void()>> kinds[] = {
+      {"pipe", [&] { ASSERT_EQ(::mkfifo(fresh.c_str(), 0600), 0); }},
+      {"link", [&] { std::filesystem::create_symlink(target, fresh); }},
+      {"link to nothing", [&] { std::filesystem::create_symlink(path + ".none", fresh); }},
+      {"folder", [&] { std::filesystem::create_directory(fresh); }}};
+  for (const auto& [what, make] : kinds) {
+    make();
+    const Status refused = add(path, some());
+    ASSERT_FALSE(refused.ok()) << what;
+    EXPECT_NE(refused.error().code, ErrorCode::kUnavailable) << what << ": not tried again and again";
+    EXPECT_NE(refused.error().text.find(fresh), std::string::npos) << refused.error().text;
+    std::filesystem::remove_all(fresh);
+  }
+  EXPECT_EQ(std::filesystem::file_size(target), 4u);
+  EXPECT_FALSE(std::filesystem::exists(path + ".none"));
+  EXPECT_TRUE(LearnedCounts::load(path, kModel, 2, 8).ok());
 }
 
 TEST_F(LearnedFileTest, HostileContentsAreIgnored) {

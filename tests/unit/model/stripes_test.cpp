@@ -135,6 +135,7 @@ TEST_F(StripesTest, MixedUpOnesAreRefusedByName) {
 TEST_F(StripesTest, DestinationsAndSharesAreChecked) {
   fs::create_directory(b_);
   expect_error(divide({b_}), {b_, "exists"});
+  expect_error(divide({folder_ + "/stripe"}), {folder_ + "/stripe", "inside the model folder"});
   expect_error(divide({c_, c_}), {"twice"});
   expect_error(divide({c_}, {1}), {"--shares needs 2"});
   expect_error(divide({c_}, {1, 0}), {"above 0"});

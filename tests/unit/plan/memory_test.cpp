@@ -37,6 +37,8 @@ constexpr std::uint64_t kMiB = 1024 * 1024;
 
 TEST_F(MemoryTest, MachineAlone) {
   EXPECT_EQ(available_memory_in(files_), 4096 * kMiB);
+  EXPECT_EQ(memory_in(files_).group_limit, MemoryHere::kNoLimit);
+  EXPECT_EQ(memory_in(files_).group_room, MemoryHere::kNoLimit);
   EXPECT_EQ(cores_within_quota(files_, 8), 8u);
 }
 
@@ -55,6 +57,9 @@ TEST_F(MemoryTest, Version2TightestEnclosingGroup) {
   EXPECT_EQ(available_memory_in(files_), (1024 - 512 + 200) * kMiB);
   write("cgroup/outer/inner/memory.high", "104857600\n");
   EXPECT_EQ(available_memory_in(files_), 99 * kMiB);
+  const MemoryHere here = memory_in(files_);
+  EXPECT_EQ(here.group_limit, 100 * kMiB);
+  EXPECT_EQ(here.group_room, 99 * kMiB);
 }
 
 TEST_F(MemoryTest, Version1) {
@@ -65,6 +70,8 @@ TEST_F(MemoryTest, Version1) {
   write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
   write("cgroup/memory/memory.usage_in_bytes", "1\n");
   EXPECT_EQ(available_memory_in(files_), 150 * kMiB);
+  EXPECT_EQ(memory_in(files_).group_limit, 300 * kMiB);
+  EXPECT_EQ(memory_in(files_).group_room, 150 * kMiB);
 }
 
 TEST_F(MemoryTest, FullGroupHasNoRoom) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <regex>
 #include <set>
 
@@ -209,6 +210,65 @@ TEST(Plan, RefusesRegionsThatAreNotThere) {
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.error().code, ErrorCode::kExhausted);
   EXPECT_NE(plan.error().text.find("6 GiB"), std::string::npos) << plan.error().text;
+}
+
+/// 400 MiB: what is taken at once would fit, the whole does not.
+TEST(Plan, ACgroupHoldsTheWholePlan) {
+  model::Manifest m = make_manifest(kQwen30B);
+  m.dense_bytes = 64 * kMiB;
+  RunOptions o = with_ram(500 * kMiB);
+  o.ctx = 512;
+  o.prompt_chunk = 512;
+  o.parallel = 1;
+  const auto free = make_plan(m, o, 8 * kGiB);
+  ASSERT_TRUE(free.ok()) << free.error().text;
+  ASSERT_GT(free->total(), 480 * kMiB);
+  MemoryHere here(8 * kGiB);
+  here.available = here.group_room = 475 * kMiB;
+  here.group_limit = 480 * kMiB;
+  ASSERT_LT(region_bytes(*free), here.available) << "no case for this test";
+  const auto refused = make_plan(m, o, here);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kExhausted);
+  std::smatch way;
+  ASSERT_TRUE(std::regex_search(refused.error().text, way,
+                                std::regex("475 MiB free of 480 MiB; give --ram ([0-9]+M) or less")))
+      << refused.error().text;
+  o.ram = *parse_size(way[1]);
+  EXPECT_TRUE(make_plan(m, o, here).ok());
+  // A group of exactly the budget, in which this process is already; and one that others have filled.
+  o.ram = 500 * kMiB;
+  here.group_limit = 500 * kMiB;
+  here.available = here.group_room = 498 * kMiB;
+  EXPECT_TRUE(make_plan(m, o, here).ok());
+  here.available = here.group_room = 470 * kMiB;
+  EXPECT_FALSE(make_plan(m, o, here).ok());
+  // The machine alone may find more than it says: only what is taken at once must be there.
+  EXPECT_TRUE(make_plan(m, o, 470 * kMiB).ok());
+  o.ram = 0;
+  here.available = 8 * kGiB;
+  EXPECT_TRUE(make_plan(m, o, here).ok()) << "70 % of what is free is what it always was";
+}
+
+TEST(Plan, TooSmallABudgetNamesTheOptionsThatSaveMost) {
+  const model::Manifest m = make_manifest(kPocket);
+  const auto way_out = [&](const std::function<void(RunOptions&)>& change) {
+    RunOptions o = with_ram(24 * kMiB);
+    change(o);
+    const auto plan = make_plan(m, o, kPlenty);
+    return plan.ok() ? "none is needed" : plan.error().text;
+  };
+  const std::string plain = way_out([](RunOptions&) {});
+  EXPECT_NE(plain.find("; a shorter --ctx needs less"), std::string::npos) << plain;
+  const std::string threads = way_out([](RunOptions& o) { o.threads = 999; });
+  EXPECT_NE(threads.find("--threads 999; a smaller --threads"), std::string::npos) << threads;
+  const std::string chunk = way_out([](RunOptions& o) { o.prompt_chunk = 1000000; });
+  EXPECT_NE(chunk.find("a shorter --prompt-chunk"), std::string::npos) << chunk;
+  const std::string parallel = way_out([](RunOptions& o) {
+    o.parallel = 256;
+    o.ctx = 512;
+  });
+  EXPECT_NE(parallel.find("; a smaller --parallel needs less"), std::string::npos) << parallel;
 }
 
 TEST(Plan, ExpertsRamSetsTheSlabOnly) {

@@ -83,7 +83,7 @@ TEST(RouteTrace, WhatIsWrittenIsRead) {
   EXPECT_EQ(out->resident, in.resident);
   EXPECT_EQ(out->expert_bytes, in.expert_bytes);
   const std::uint64_t bytes[] = {0, 77, 99};
-  const auto described = read(describe_model({"a b", 3, 16, 4}, bytes) + text);
+  const auto described = read(describe_model({"a b", 48, 128, 4}, bytes) + text);
   ASSERT_TRUE(described.ok());
   EXPECT_EQ(described->model.name, "a_b");
   EXPECT_EQ(described->model.top_k, 4u);
@@ -115,6 +115,18 @@ TEST(RouteTrace, MalformedLinesAreNamedByTheirNumber) {
   EXPECT_FALSE(read("# route_trace v1\n").ok());
 }
 
+TEST(RouteTrace, LinesThatContradictTheHeaderAreNamed) {
+  const std::string head = "# model=m n_layer=4 n_expert=16 n_expert_used=2\n";
+  EXPECT_TRUE(read(head + line(3, 15)).ok());
+  for (const auto& [layer, expert, says] :
+       {std::tuple{4u, 0u, "layer 4 contradicts the header, which says n_layer=4"},
+        {0u, 16u, "expert 16 contradicts the header, which says n_expert=16"}}) {
+    const auto t = read(head + line(3, 15) + line(layer, expert));
+    ASSERT_FALSE(t.ok());
+    EXPECT_EQ(t.error().text, std::string("line 3: ") + says);
+  }
+}
+
 class TraceFile : public testing::Test {
  protected:
   TraceFile() {
@@ -138,6 +150,9 @@ TEST_F(TraceFile, IsReadByBlocks) {
   ASSERT_TRUE(t.ok()) << t.error().text;
   EXPECT_EQ(t->touches.size(), lines);
   EXPECT_EQ(t->accesses.size(), lines);
+  EXPECT_TRUE(t->cut) << "but says so";
+  write(text + "\n");
+  EXPECT_FALSE(read_trace(path_)->cut);
 }
 
 TEST_F(TraceFile, ErrorsNameFileAndLine) {
@@ -145,6 +160,10 @@ TEST_F(TraceFile, ErrorsNameFileAndLine) {
   auto t = read_trace(path_);
   ASSERT_FALSE(t.ok());
   EXPECT_NE(t.error().text.find(path_ + ": line 2: "), std::string::npos) << t.error().text;
+  write(line(0, 1) + "0,1");
+  t = read_trace(path_);
+  ASSERT_FALSE(t.ok());
+  EXPECT_TRUE(t.error().text.ends_with("the file ends in the middle of this line")) << t.error().text;
   write(line(0, 1) + std::string(1 << 20, 'x'));
   t = read_trace(path_);
   ASSERT_FALSE(t.ok());
