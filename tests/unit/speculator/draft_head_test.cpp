@@ -238,11 +238,25 @@ TEST(DraftHead, WrongGuessesAndOtherRequestsLeaveNoTrace) {
   }
 }
 
+/// Every row depends on the first id, and none is kept beside it.
+TEST(DraftHead, AnotherFirstIdIsAnotherSequence) {
+  const auto head = open_head(plan_of(small()));
+  Branch b = branch(64, 0);
+  proposed(*head, 0, b.ids, b.hidden);
+  b.ids[0] ^= 1;
+  EXPECT_EQ(head->wants(0, b.ids), 0u);
+  const Branch other = branch(0, 5);
+  EXPECT_EQ(proposed(*head, 0, b.ids, other.hidden),
+            proposed(*open_head(plan_of(small())), 0, b.ids, other.hidden));
+}
+
 TEST(DraftHead, ComputesOnlyWhatItHasNotSeen) {
   const auto head = open_head(plan_of(small()));
-  const auto ids = std::span(rows().ids);
-  proposed(*head, 0, ids.first(30), rows().hidden, 3);
+  Ids all(rows().ids.begin(), rows().ids.begin() + 30);
+  const Ids guess = proposed(*head, 0, all, rows().hidden, 3);
   EXPECT_EQ(head->rows(), 29u + 2u);
+  all.insert(all.end(), guess.begin(), guess.begin() + 2);
+  const auto ids = std::span(std::as_const(all));
   // Two tokens stood: the rows of the chain are computed anew, from the model's.
   EXPECT_EQ(head->wants(0, ids.first(32)), 29u);
   proposed(*head, 0, ids.first(32), rows().hidden, 3);
