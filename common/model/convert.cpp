@@ -20,7 +20,7 @@ namespace {
 std::uint64_t key_of(const ConvertPlan& plan) {
   std::string all = write_manifest(plan.manifest);  // checksums are not in it yet
   std::set<std::string> files;
-  for (const auto& e : plan.checkpoint.entries()) files.insert(plan.checkpoint.file_of(e));
+  for (const auto& e : plan.checkpoint->entries()) files.insert(plan.checkpoint->file_of(e));
   for (const std::string& file : files) {
     struct stat st {};
     ::stat(file.c_str(), &st);
@@ -40,21 +40,13 @@ void note_cost(const std::string& what, std::optional<kernels::WeightFormat> tar
                   " % (rms)");
 }
 
-}  // namespace
-
-Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress) {
-  const auto start = std::chrono::steady_clock::now();
-  if (is_wisp_folder(options.source)) {
-    return invalid(options.source + ": is converted already; give the original Hugging Face folder");
-  }
-  WISP_ASSIGN(ConvertPlan plan, plan_conversion(options.source, options.target));
-  WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, plan.bytes,
-                                                       progress, options.free_bytes, key_of(plan)));
-  for (const auto& [name, text] : plan.texts) WISP_TRY(writer.write_text(name, text));
-
+/// Writes the dense part and the experts of `plan`, and their checksums into `m`.
+Status write_weights(FolderWriter& writer, const ConvertPlan& plan, Manifest& m,
+                     std::vector<std::string>& notes) {
+  const bool head = m.spec.draft_head;
   DenseReader dense(plan);
-  WISP_TRY(writer.write_dense(plan.layout, plan.items, plan.manifest, dense));
-  note_cost("dense tensors", options.target.dense, dense.cost(), plan.notes);
+  WISP_TRY(writer.write_dense(plan.layout, plan.items, m, dense));
+  note_cost(head ? "draft head: dense tensors" : "dense tensors", plan.target.dense, dense.cost(), notes);
 
   ExpertReader reader(plan);
   for (std::uint32_t layer = 0; layer < plan.experts.size(); ++layer) {
@@ -64,10 +56,29 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
       if (e + 1 < experts.size()) reader.will_fill(experts[e + 1]);
       return reader.fill(experts[e], out);
     };
-    WISP_TRY(writer.write_experts(plan.layout, layer, plan.manifest, fill));
-    note_cost("layer " + std::to_string(layer) + ": experts", options.target.experts, reader.take_cost(),
-              plan.notes);
+    WISP_TRY(writer.write_experts(plan.layout, layer, m, fill));
+    note_cost((head ? "draft head" : "layer " + std::to_string(layer)) + ": experts",
+              head ? std::optional(m.spec.expert.gate.format) : plan.target.experts, reader.take_cost(),
+              notes);
   }
+  return {};
+}
+
+}  // namespace
+
+Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  if (is_wisp_folder(options.source)) {
+    return invalid(options.source + ": is converted already; give the original Hugging Face folder");
+  }
+  WISP_ASSIGN(ConvertPlan plan, plan_conversion(options.source, options.target, options.draft_head));
+  WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, plan.bytes,
+                                                       progress, options.free_bytes, key_of(plan)));
+  for (const auto& [name, text] : plan.texts) WISP_TRY(writer.write_text(name, text));
+
+  WISP_TRY(write_weights(writer, plan, plan.manifest, plan.notes));
+  if (plan.draft_head)
+    WISP_TRY(write_weights(writer, *plan.draft_head, plan.manifest.draft_head.front(), plan.notes));
   WISP_TRY(writer.finish(plan.manifest));
 
   ConvertReport report;
@@ -75,6 +86,11 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
   report.experts = plan.manifest.spec.expert_count();
   report.dense_tensors = plan.items.size();
   report.bytes = plan.bytes;
+  if (plan.draft_head) {
+    report.experts += plan.draft_head->manifest.spec.expert_count();
+    report.dense_tensors += plan.draft_head->items.size();
+    report.draft_head_bytes = plan.draft_head->layout.weight_bytes;
+  }
   report.notes = std::move(plan.notes);
   if (writer.resumed_bytes() != 0)
     report.notes.push_back("went on where an earlier run ended: " + std::to_string(writer.resumed_bytes()) +

@@ -21,12 +21,14 @@ struct ConvertOptions {
   bool force = false;                       ///< replace a WISP folder of that name
   std::optional<std::uint64_t> free_bytes;  ///< stands in for the disk's figure (tests)
   TargetFormats target = {};
+  bool draft_head = true;  ///< keep the layer that predicts further tokens, where there is one
 };
 
 struct ConvertReport {
-  std::string name;  ///< the model's id
-  std::uint64_t experts = 0, dense_tensors = 0;
-  std::uint64_t bytes = 0;  ///< of the folder
+  std::string name;                              ///< the model's id
+  std::uint64_t experts = 0, dense_tensors = 0;  ///< those of a draft head included
+  std::uint64_t bytes = 0;                       ///< of the folder
+  std::uint64_t draft_head_bytes = 0;            ///< of those, its weights; 0 without one
   double seconds = 0.0;
   std::vector<std::string> notes;  ///< what the user should know, a line each
 };

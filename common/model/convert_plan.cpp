@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "model/draft_head.hpp"
 #include "model/family.hpp"
 #include "model/limits.hpp"
 
@@ -30,7 +31,7 @@ Result<std::string> template_of(const Json& tokenizer_config) {
 }  // namespace
 
 Status collect_texts(ConvertPlan& plan) {
-  const std::string& folder = plan.checkpoint.folder();
+  const std::string& folder = plan.checkpoint->folder();
   const auto copy = [&](const std::string& from, const std::string& to) -> Result<bool> {
     auto text = read_text_file(folder + "/" + from);
     if (text.ok()) {
@@ -77,20 +78,30 @@ Result<Config> config_of(const std::string& folder) {
 }
 }  // namespace
 
-Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetFormats& target) {
+Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetFormats& target, bool draft_head) {
   ConvertPlan plan;
   plan.target = target;
   WISP_ASSIGN(plan.config, config_of(folder));
   auto spec = plan.config.family->describe(plan.config);
   if (!spec.ok()) return std::move(spec).error().within(folder);
   plan.manifest.spec = *std::move(spec);
-  WISP_ASSIGN(plan.checkpoint, Checkpoint::open(folder));
+  WISP_ASSIGN(Checkpoint checkpoint, Checkpoint::open(folder));
+  plan.checkpoint = std::make_shared<const Checkpoint>(std::move(checkpoint));
   if (plan.manifest.spec.expert_count() > kMaxExpertsInAll) {  // before tables of that size are made
     return invalid(folder + ": config.json: claims " + std::to_string(plan.manifest.spec.expert_count()) +
                    " experts in all; at most " + std::to_string(kMaxExpertsInAll) + " are allowed");
   }
   WISP_ASSIGN(const SortedTensors sorted, sort_tensors(plan));
   WISP_TRY(fit_tensors(sorted, plan));
+  if (sorted.predictions != 0) {
+    if (draft_head && !plan.config.family->draft_head.empty()) {
+      WISP_ASSIGN(plan.draft_head, plan_draft_head(plan));
+      for (const std::string& note : plan.draft_head->notes) plan.notes.push_back("draft head: " + note);
+    } else {
+      plan.notes.push_back(std::to_string(sorted.predictions) +
+                           " tensors of the layer that predicts further tokens are left out");
+    }
+  }
   WISP_TRY(collect_texts(plan));
 
   const FastMeasure& fast = plan.config.family->fast;
@@ -102,8 +113,13 @@ Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetForma
     plan.manifest.texts[name] = {text.size(), XXH3_64bits(text.data(), text.size())};
   auto checked = check_spec(plan.manifest.spec);
   if (!checked.ok()) return std::move(checked).error().within(folder + ": config.json");
+  if (plan.draft_head) {
+    Manifest& head = plan.manifest.draft_head.emplace_back(plan.draft_head->manifest);
+    plan.draft_head->layout = lay_out_folder(head, plan.draft_head->items);
+    plan.bytes += plan.draft_head->layout.weight_bytes;
+  }
   plan.layout = lay_out_folder(plan.manifest, plan.items);
-  plan.bytes = plan.layout.total_bytes;
+  plan.bytes += plan.layout.total_bytes;
   for (const auto& [name, text] : plan.texts) plan.bytes += text.size();
   return plan;
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,7 +28,7 @@ using ExpertSource = std::array<StoredMatrix, 3>;
 
 /// A conversion, checked through and through, before anything is written.
 struct ConvertPlan {
-  Checkpoint checkpoint;
+  std::shared_ptr<const Checkpoint> checkpoint;
   Config config;
   TargetFormats target;
   Manifest manifest;                                       ///< all but the checksums
@@ -38,10 +39,13 @@ struct ConvertPlan {
   FolderLayout layout;
   std::uint64_t bytes = 0;  ///< of the folder to be made
   std::vector<std::string> notes;
+  /// Where there is one: its layout is that of manifest.draft_head, its bytes are in `bytes`.
+  std::unique_ptr<ConvertPlan> draft_head;
 };
 
 /// Reads the headers and configs of a Hugging Face folder. Refuses by name whatever cannot be converted.
-Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetFormats& target = {});
+Result<ConvertPlan> plan_conversion(const std::string& folder, const TargetFormats& target = {},
+                                    bool draft_head = true);
 
 // The parts of the work beneath plan_conversion.
 
@@ -53,9 +57,11 @@ struct SortedTensors {
   std::vector<std::array<const Checkpoint::Entry*, 2>> fused_bias;    ///< same
   std::vector<std::array<const Checkpoint::Entry*, 2>> block_scales;  ///< same
   std::optional<Role> fused_role;                                     ///< how all of `fused` lie
-  std::size_t skipped = 0;  ///< of the layers that predict further tokens
+  std::size_t predictions =
+      0;  ///< left aside: of layers that predict further tokens, a draft head's own apart
 };
-/// Gives every tensor its place. Errors: one that the family does not know, or that is stored twice.
+/// Gives every tensor of the model its place, or of its draft head where `plan` is that one's. Errors: one
+/// that the family does not know, or that is stored twice.
 Result<SortedTensors> sort_tensors(const ConvertPlan& plan);
 /// Holds the sorted tensors against the spec: fills `items`/`sources` and `experts`, spec.tied_head and
 /// spec.expert.

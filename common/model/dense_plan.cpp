@@ -23,7 +23,13 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
     out.push_back({std::move(name), 1, cols, false, Derivation::kNone});
   };
 
-  matrix("embed", m.vocab, m.hidden);
+  if (m.draft_head) {
+    vector("join.embed_norm", m.hidden);
+    vector("join.hidden_norm", m.hidden);
+    matrix("join", m.hidden, 2 * m.hidden);
+  } else {
+    matrix("embed", m.vocab, m.hidden);
+  }
   for (std::uint32_t i = 0; i < m.layers.size(); ++i) {
     const auto in_layer = [i](std::string_view rest) { return layer_tensor(i, rest); };
     vector(in_layer("attn_norm"), m.hidden);
@@ -85,7 +91,7 @@ std::vector<DenseShape> dense_shapes(const ModelSpec& m) {
     }
   }
   vector("norm", m.hidden);
-  if (!m.tied_head) matrix("head", m.vocab, m.hidden);
+  if (!m.tied_head && !m.draft_head) matrix("head", m.vocab, m.hidden);
   return out;
 }
 

@@ -13,7 +13,7 @@ namespace wisp::model {
 /// one group of rows, one head of a matrix that is taken apart, or one matrix that lies transposed.
 class DenseReader final : public DenseRows {
  public:
-  explicit DenseReader(const ConvertPlan& plan) : plan_(plan), reader_(plan.checkpoint) {}
+  explicit DenseReader(const ConvertPlan& plan) : plan_(plan), reader_(*plan.checkpoint) {}
 
   /// Errors: those of MatrixReader.
   Status rows(std::size_t index, std::uint32_t first, std::uint32_t count, std::span<std::uint8_t> codes,

@@ -21,7 +21,7 @@ void ExpertReader::will_fill(const ExpertSource& source) const {
         m.data->info->shape.size() > 2
             ? m.data->info->bytes / m.data->info->shape[0]  // one expert of all of them
             : m.data->info->bytes;
-    plan_.checkpoint.will_read(*m.data, m.offset, bytes);
+    plan_.checkpoint->will_read(*m.data, m.offset, bytes);
   }
 }
 
@@ -51,9 +51,9 @@ Status ExpertReader::fill_bias(const StoredMatrix& m, std::uint8_t* out) {
   const kernels::WeightFormat format = *plain_format(m.bias->info->dtype);
   const std::size_t size = kernels::row_bytes(format, 1);
   codes_.resize(std::size_t{m.rows} * m.step * size);
-  WISP_TRY(plan_.checkpoint.read(*m.bias, m.bias_offset * size, codes_));
+  WISP_TRY(plan_.checkpoint->read(*m.bias, m.bias_offset * size, codes_));
   if (const auto bad = first_non_finite(format, codes_))
-    return not_finite(plan_.checkpoint, *m.bias, m.bias_offset + *bad);
+    return not_finite(*plan_.checkpoint, *m.bias, m.bias_offset + *bad);
   for (std::size_t r = 0; r < m.rows; ++r) {
     const float value = kernels::plain_to_float(format, codes_.data() + (m.first + r * m.step) * size);
     std::memcpy(out + r * 4, &value, 4);

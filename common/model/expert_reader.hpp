@@ -12,7 +12,7 @@ namespace wisp::model {
 /// Brings one expert at a time into the tile layout. Its buffers hold one matrix.
 class ExpertReader {
  public:
-  explicit ExpertReader(const ConvertPlan& plan) : plan_(plan), reader_(plan.checkpoint) {}
+  explicit ExpertReader(const ConvertPlan& plan) : plan_(plan), reader_(*plan.checkpoint) {}
 
   /// `out`: ExpertShape::payload bytes, zeroed. Errors: those of MatrixReader.
   Status fill(const ExpertSource& source, std::span<std::uint8_t> out);

@@ -74,14 +74,17 @@ TensorName split_name(std::string_view tensor) {
   return {std::string(tensor), TensorName::Kind::kOther};
 }
 
-std::optional<NameMatch> match_name(const Family& f, std::string_view module) {
-  for (const auto table : f.names) {
+std::optional<NameMatch> match_name(const Family& f, std::string_view module, bool draft_head) {
+  const auto find = [&](std::span<const NameRule> table) -> std::optional<NameMatch> {
     for (const auto& rule : table) {
       NameMatch m{&rule, 0, 0};
       if (match(rule.source, module, m.layer, m.expert)) return m;
     }
-  }
-  return std::nullopt;
+    return std::nullopt;
+  };
+  for (const auto table : f.names)
+    if (const auto m = find(table)) return m;
+  return draft_head ? find(f.draft_head) : std::nullopt;
 }
 
 std::string fill_name(std::string_view text, std::uint32_t layer, std::uint32_t expert) {
@@ -98,17 +101,23 @@ std::string fill_name(std::string_view text, std::uint32_t layer, std::uint32_t 
   return out;
 }
 
-std::string source_of(const Family& f, std::string_view canonical) {
+std::string source_of(const Family& f, std::string_view canonical, std::optional<std::uint32_t> draft_layer) {
   const bool bias = canonical.ends_with(".bias");
   const std::string_view base = canonical.substr(0, canonical.size() - (bias ? 5 : 0));
-  for (const auto table : f.names) {
+  const auto find = [&](std::span<const NameRule> table) -> std::string {
     for (const auto& rule : table) {
       std::uint32_t layer = 0, expert = 0;
       if (rule.role != Role::kDense || !match(rule.canonical, base, layer, expert)) continue;
-      return fill_name(rule.source, layer) + (bias ? ".bias" : rule.bare ? "" : ".weight");
+      return fill_name(rule.source, draft_layer.value_or(layer)) + (bias        ? ".bias"
+                                                                    : rule.bare ? ""
+                                                                                : ".weight");
     }
-  }
-  return std::string(canonical);
+    return {};
+  };
+  std::string out = draft_layer ? find(f.draft_head) : "";
+  for (const auto table : f.names)
+    if (out.empty()) out = find(table);
+  return out.empty() ? std::string(canonical) : out;
 }
 
 }  // namespace wisp::model

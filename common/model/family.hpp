@@ -51,6 +51,9 @@ struct Family {
   Result<ModelSpec> (*describe)(const Config& c);
   bool latent = false;  ///< attention is latent: head_dim says nothing
   FastMeasure fast = {};
+  /// What the layer that predicts the token after the next has beside those; empty where such layers are not
+  /// known.
+  std::span<const NameRule> draft_head = {};
 };
 
 /// All families, wired here and nowhere else.
@@ -99,11 +102,13 @@ struct NameMatch {
   const NameRule* rule = nullptr;
   std::uint32_t layer = 0, expert = 0;
 };
-/// The rule that a module matches, with its numbers.
-std::optional<NameMatch> match_name(const Family& f, std::string_view module);
+/// The rule that a module matches, with its numbers; those of `draft_head` count where that is asked for.
+std::optional<NameMatch> match_name(const Family& f, std::string_view module, bool draft_head = false);
 /// `text` with the numbers put in.
 std::string fill_name(std::string_view text, std::uint32_t layer, std::uint32_t expert = 0);
-/// The tensor that a canonical dense name comes from.
-std::string source_of(const Family& f, std::string_view canonical);
+/// The tensor that a canonical dense name comes from: of the model, or of the draft head that is its layer
+/// `draft_layer`.
+std::string source_of(const Family& f, std::string_view canonical,
+                      std::optional<std::uint32_t> draft_layer = {});
 
 }  // namespace wisp::model

@@ -19,10 +19,10 @@ constexpr std::array<std::string_view, 3> kPartNames{"gate", "up", "down"};
 class Fitter {
  public:
   Fitter(const SortedTensors& sorted, ConvertPlan& plan)
-      : sorted_(sorted), plan_(plan), c_(plan.checkpoint), spec_(plan.manifest.spec) {}
+      : sorted_(sorted), plan_(plan), c_(*plan.checkpoint), spec_(plan.manifest.spec) {}
 
   Status fit_dense() {
-    spec_.tied_head = !sorted_.dense.contains("head");
+    spec_.tied_head = !spec_.draft_head && !sorted_.dense.contains("head");
     if (spec_.tied_head && plan_.config.tied == false) {
       plan_.notes.push_back(
           "lm_head.weight is not stored although tie_word_embeddings is false: the embedding is used");
@@ -34,7 +34,7 @@ class Fitter {
       const auto it = sorted_.dense.find(stored);
       if (it == sorted_.dense.end()) {
         const bool bias = stored.ends_with(".bias");
-        return not_found(c_.folder() + ": tensor " + source_of(*plan_.config.family, stored) + " is missing" +
+        return not_found(c_.folder() + ": tensor " + source_name(stored) + " is missing" +
                          (bias ? ", but the config says that there is such a bias" : ""));
       }
       used.insert(stored);
@@ -65,6 +65,11 @@ class Fitter {
   }
 
  private:
+  std::string source_name(const std::string& canonical) const {
+    const auto layer = spec_.draft_head ? std::optional(plan_.config.layers) : std::nullopt;
+    return source_of(*plan_.config.family, canonical, layer);
+  }
+
   Status fit_vector(const ModuleParts& parts, const DenseShape& want) {
     const Entry* const e = parts[Kind::kWeight];
     for (const Entry* other : parts.of)
@@ -238,11 +243,21 @@ class Fitter {
                        "; experts of mixed formats are not supported");
   }
 
+  /// What experts are rounded to. A draft head gains nothing by fewer than eight bits: its guesses are rarely
+  /// right then (spec 12).
+  std::optional<WeightFormat> expert_target(const StoredMatrix& gate, const StoredMatrix& down) const {
+    const auto target = plan_.target.experts;
+    if (!spec_.draft_head || !target) return target;
+    for (const StoredMatrix* m : {&gate, &down})
+      if (kernels::columns_per_dword(m->native()) == 8) return std::nullopt;
+    return *target == WeightFormat::kInt4 ? WeightFormat::kInt8 : target;
+  }
+
   Status choose_form() {
     const StoredMatrix &gate = *agreed_[0], &down = *agreed_[2];
     ExpertForm form{gate.native(), down.native(),     gate.group,
                     down.group,    spec_.expert_bias, gate.act_order || down.act_order};
-    if (const auto target = plan_.target.experts) {
+    if (const auto target = expert_target(gate, down)) {
       for (const StoredMatrix* m : {&gate, &down})
         if (*target == WeightFormat::kInt4 && kernels::columns_per_dword(m->native()) == 8)
           return invalid(c_.folder() + ": its experts are " + std::string(kernels::name_of(m->native())) +
@@ -271,9 +286,6 @@ class Fitter {
 }  // namespace
 
 Status fit_tensors(const SortedTensors& sorted, ConvertPlan& plan) {
-  if (sorted.skipped != 0)
-    plan.notes.push_back(std::to_string(sorted.skipped) +
-                         " tensors of the layer that predicts further tokens are left out");
   Fitter fitter(sorted, plan);
   WISP_TRY(fitter.fit_dense());
   return fitter.fit_experts();

@@ -154,7 +154,8 @@ FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items) {
   for (std::uint32_t i = 0; i < m.spec.layers.size(); ++i) {
     if (!m.spec.layers[i].moe) continue;
     char name[40];
-    std::snprintf(name, sizeof name, "experts-%05u.safetensors", i);
+    std::snprintf(name, sizeof name,
+                  m.spec.draft_head ? "draft-head-experts.safetensors" : "experts-%05u.safetensors", i);
     HeaderText header;
     for (std::uint32_t e = 0; e < m.spec.router.experts; ++e) {
       header.add(layer_tensor(i, "experts." + std::to_string(e)), "U8", Json::array({stride}), stride);

@@ -24,6 +24,13 @@ struct Inspection {
     return out;
   }
   std::uint64_t expert_bytes() const { return manifest.spec.expert.stride; }
+  /// Weights of the draft head, 0 without one.
+  std::uint64_t draft_head_bytes() const {
+    std::uint64_t n = 0;
+    for (const Manifest& h : manifest.draft_head)
+      n += h.dense_bytes + h.spec.expert.stride * h.spec.expert_count();
+    return n;
+  }
   std::uint64_t all_expert_bytes() const { return expert_bytes() * manifest.spec.expert_count(); }
   /// Bytes that a token reads from the drive where no expert of it is in memory.
   std::uint64_t cold_bytes_per_token() const {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "model/dense_plan.hpp"
+#include "model/draft_head.hpp"
 #include "model/extent_lists.hpp"
 #include "model/json.hpp"
 #include "model/limits.hpp"
@@ -212,6 +213,26 @@ Status parse_texts(const Fields& root, Manifest& m) {
   return {};
 }
 
+/// The part `draft_head`, absent where there is none.
+Status parse_draft_head(const Fields& root, Manifest& m, ExtentLists& cut) {
+  if (!root.has("draft_head")) return {};
+  WISP_ASSIGN(const Fields f, root.object("draft_head"));
+  Manifest head;
+  WISP_ASSIGN(const Fields spec, f.object("spec"));
+  WISP_TRY(parse_spec(spec, head.spec));
+  if (auto checked = check_draft_head(head.spec, m.spec); !checked.ok())
+    return std::move(checked).error().within(f.where());
+  WISP_ASSIGN(const Fields dense, f.object("dense"));
+  WISP_TRY(parse_dense(dense, head));
+  WISP_TRY(parse_experts(f, head, cut));
+  const Json* hash = f.find("hash");
+  WISP_ASSIGN(head.model_hash, parse_hex(hash ? *hash : Json(), f.where() + ": hash"));
+  if (head.model_hash != hash_of_weights(head))
+    return corrupt(f.where() + ": hash does not go with the checksums; convert the model again");
+  m.draft_head.push_back(std::move(head));
+  return {};
+}
+
 Status check_file(const std::string& folder, const std::string& file, std::uint64_t need) {
   const std::string path = folder + "/" + file;
   struct stat st {};
@@ -223,6 +244,16 @@ Status check_file(const std::string& folder, const std::string& file, std::uint6
   if (static_cast<std::uint64_t>(st.st_size) < need) {
     return invalid(path + ": has " + std::to_string(st.st_size) + " bytes, the manifest needs " +
                    std::to_string(need) + "; convert the model again");
+  }
+  return {};
+}
+
+Status check_files(const std::string& folder, const Manifest& m) {
+  WISP_TRY(check_file(folder, m.dense_file, m.dense_file_offset + m.dense_bytes));
+  for (const auto& layer : m.experts) {
+    std::uint64_t end = 0;
+    for (const auto& x : layer.extents) end = std::max(end, x.offset + m.spec.expert.stride);
+    if (!layer.extents.empty()) WISP_TRY(check_file(folder, layer.file, end));
   }
   return {};
 }
@@ -297,6 +328,8 @@ Result<Manifest> parse_manifest(std::string_view text, std::string_view folder) 
   WISP_TRY(parse_experts(root, m, cut));
   const Json* hash = root.find("model_hash");
   WISP_ASSIGN(m.model_hash, parse_hex(hash ? *hash : Json(), std::string(kFile) + ": model_hash"));
+  if (m.spec.draft_head) return spec.wrong("draft_head", "is set on a model");
+  WISP_TRY(parse_draft_head(root, m, cut));
   if (m.model_hash != hash_of_weights(m)) {
     return corrupt(std::string(kFile) +
                    ": model_hash does not go with the checksums; convert the model again");
@@ -317,13 +350,8 @@ Result<Manifest> load_manifest(const std::string& folder) {
   }
   auto parsed = parse_manifest(*text, folder);
   if (!parsed.ok()) return std::move(parsed).error().within(folder);
-  const Manifest& m = *parsed;
-  WISP_TRY(check_file(folder, m.dense_file, m.dense_file_offset + m.dense_bytes));
-  for (const auto& layer : m.experts) {
-    std::uint64_t end = 0;
-    for (const auto& x : layer.extents) end = std::max(end, x.offset + m.spec.expert.stride);
-    if (!layer.extents.empty()) WISP_TRY(check_file(folder, layer.file, end));
-  }
+  WISP_TRY(check_files(folder, *parsed));
+  for (const Manifest& head : parsed->draft_head) WISP_TRY(check_files(folder, head));
   return parsed;
 }
 

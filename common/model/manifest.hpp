@@ -67,6 +67,10 @@ struct Manifest {
   std::string profile = "exact";  ///< the profile this model runs in where none is asked for
   std::string fast_measured_on;   ///< the model that `fast` was measured on for this family, "" = none
   std::uint64_t model_hash = 0;   ///< over spec and checksums: names the model
+  /// None, or one: the layer that drafts for this model, as a model of its own whose spec is
+  /// draft_head_spec()'s. Only spec, dense part, experts and hash count; model_hash does not cover it, since
+  /// it changes no answer.
+  std::vector<Manifest> draft_head;
 };
 
 /// Reads and checks `folder/manifest.json`: every offset, size and shape is held against the file sizes on

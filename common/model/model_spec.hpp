@@ -162,6 +162,9 @@ struct ModelSpec {
   GluSpec glu;
   bool expert_bias = false;         ///< gate, up and down of experts have biases
   std::uint32_t ordered_width = 0;  ///< widest matrix whose columns come in an order of their own; 0 = none
+  /// One layer that drafts for the model of this shape (draft_head.hpp): its input is joined of an embedding
+  /// and a row of that model, whose embedding and output matrix it shares.
+  bool draft_head = false;
   std::vector<LayerSpec> layers;
   ExpertShape expert;  ///< all zero where no layer is MoE
 
@@ -181,7 +184,7 @@ struct ModelSpec {
     std::uint32_t n =
         std::max({hidden, moe_width, shared.width, attention.output_width(), attention.latent.q_rank});
     for (const auto& l : layers) n = std::max(n, l.dense_width);
-    return n;
+    return draft_head ? std::max(n, 2 * hidden) : n;
   }
   /// Bytes of one KV page of all layers.
   std::uint64_t kv_page_bytes(kernels::KvFormat f) const {

@@ -31,20 +31,19 @@ class Sorter {
   }
 
   Result<SortedTensors> sort_all() {
-    for (const auto& e : plan_.checkpoint.entries()) WISP_TRY(sort(e));
+    for (const auto& e : plan_.checkpoint->entries()) WISP_TRY(sort(e));
     return std::move(out_);
   }
 
  private:
-  /// Whether a tensor belongs to a layer behind the last one, which predicts further tokens (spec 12).
-  bool is_prediction(std::string_view name) const {
-    const std::uint32_t first = plan_.config.layers, n = plan_.config.prediction_layers;
-    for (std::uint32_t layer = first; layer < first + n; ++layer)
-      if (name.starts_with("model.layers." + std::to_string(layer) + ".")) return true;
-    return false;
+  /// Which of the layers behind the last one, which predict further tokens (spec 12), a tensor belongs to.
+  std::optional<std::uint32_t> prediction(std::string_view name) const {
+    for (std::uint32_t i = 0; i < plan_.config.prediction_layers; ++i)
+      if (name.starts_with("model.layers." + std::to_string(plan_.config.layers + i) + ".")) return i;
+    return std::nullopt;
   }
 
-  std::string place(const Entry& e) const { return where(plan_.checkpoint, e); }
+  std::string place(const Entry& e) const { return where(*plan_.checkpoint, e); }
 
   Error unknown(const Entry& e) const {
     return unsupported(place(e) + ": is not known to " + plan_.config.model_type +
@@ -60,12 +59,18 @@ class Sorter {
 
   Status sort(const Entry& e) {
     for (const std::string& name : readings_of(e.info->name)) {
-      if (is_prediction(name)) {
-        ++out_.skipped;
+      const auto behind = prediction(name);
+      const bool own = spec_.draft_head && behind == 0u;
+      if (behind && !own) {
+        ++out_.predictions;
         return {};
       }
       const TensorName cut = split_name(name);
-      if (const auto m = match_name(*plan_.config.family, cut.module)) return sort_as(e, cut, *m);
+      auto m = match_name(*plan_.config.family, cut.module, own);
+      if (!m) continue;
+      if (spec_.draft_head && !own) return {};  // the model's
+      if (own) m->layer = 0;
+      return sort_as(e, cut, *m);
     }
     return unknown(e);
   }

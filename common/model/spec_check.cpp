@@ -110,6 +110,8 @@ Status check_spec(const ModelSpec& m) {
   for (const auto& l : m.layers) {
     if (!l.moe) WISP_TRY(in_range("dense_width", l.dense_width, 1, kMaxWidth));
   }
+  if (m.draft_head && (m.layers.size() != 1 || m.moe_layers() != 1))
+    return invalid("a draft head is not one layer with experts");
   if (m.moe_layers() == 0) return {};
   WISP_TRY(in_range("moe_width", m.moe_width, 1, kMaxWidth));
   WISP_TRY(check_router(m.router));

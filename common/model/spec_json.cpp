@@ -206,6 +206,7 @@ Status parse_spec(const Fields& f, ModelSpec& m) {
   WISP_TRY(parse_windows(f, m));
   WISP_TRY(parse_indexes(f, m));
   WISP_ASSIGN(m.ordered_width, f.u32_or("ordered_width", 0, 0, kMaxHeads * kMaxHeadDim));
+  WISP_ASSIGN(m.draft_head, f.boolean_or("draft_head", false));
   if (m.moe_layers() > 0) {
     WISP_ASSIGN(m.moe_width, f.u32("moe_width", 1, kMaxWidth));
     WISP_ASSIGN(const Fields r, f.object("router"));
@@ -291,6 +292,7 @@ Json spec_json(const ModelSpec& m) {
     j["windows"] = windows;
   }
   if (m.ordered_width != 0) j["ordered_width"] = m.ordered_width;
+  if (m.draft_head) j["draft_head"] = true;
   if (m.moe_layers() == 0) return j;
   const auto& e = m.expert;
   j["moe_width"] = m.moe_width;

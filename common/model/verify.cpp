@@ -24,10 +24,31 @@ class Verifier {
   Verifier(const std::string& folder, const Manifest& m, const std::vector<Stripe>& stripes,
            const ProgressFn& progress)
       : folder_(folder), progress_(progress), buffer_(kChunk) {
-    for (const auto& [name, t] : m.dense) total_ += t.bytes;
-    total_ += m.spec.expert.payload * m.spec.expert_count();
+    add_weights(m);
+    for (const Manifest& head : m.draft_head) add_weights(head);
     for (const Stripe& s : stripes) total_ += s.bytes() * m.spec.expert_count();
     for (const auto& [name, t] : m.texts) total_ += t.bytes;
+  }
+
+  /// All of them; `who` is what stands before a part's name.
+  void check_weights(const Manifest& m, const std::string& who) {
+    open(m.dense_file);
+    for (const auto& [name, t] : m.dense) {
+      check(who + "dense tensor " + name, m.dense_file_offset + t.offset, t.bytes, t.checksum);
+      ++report.dense_tensors;
+    }
+    for (std::size_t layer = 0; layer < m.experts.size(); ++layer) {
+      const LayerExperts& experts = m.experts[layer];
+      if (experts.extents.empty()) continue;
+      open(experts.file);
+      for (std::size_t e = 0; e < experts.extents.size(); ++e) {
+        const std::string what =
+            (m.spec.draft_head ? "" : "layer " + std::to_string(layer) + " ") + "expert ";
+        check(who + what + std::to_string(e), experts.extents[e].offset, m.spec.expert.payload,
+              experts.extents[e].checksum);
+        ++report.experts;
+      }
+    }
   }
 
   void open(const std::string& file) {
@@ -73,6 +94,10 @@ class Verifier {
   VerifyReport report;
 
  private:
+  void add_weights(const Manifest& m) {
+    for (const auto& [name, t] : m.dense) total_ += t.bytes;
+    total_ += m.spec.expert.payload * m.spec.expert_count();
+  }
   void add_bad(BadPart bad) {
     ++report.bad_count;
     if (report.bad.size() < kShown) report.bad.push_back(std::move(bad));
@@ -93,21 +118,8 @@ Result<VerifyReport> verify(const std::string& folder, const ProgressFn& progres
   WISP_ASSIGN(const Manifest m, load_manifest(folder));
   WISP_ASSIGN(const std::vector<Stripe> stripes, load_stripes(folder, m));
   Verifier v(folder, m, stripes, progress);
-  v.open(m.dense_file);
-  for (const auto& [name, t] : m.dense) {
-    v.check("dense tensor " + name, m.dense_file_offset + t.offset, t.bytes, t.checksum);
-    ++v.report.dense_tensors;
-  }
-  for (std::size_t layer = 0; layer < m.experts.size(); ++layer) {
-    const LayerExperts& experts = m.experts[layer];
-    if (experts.extents.empty()) continue;
-    v.open(experts.file);
-    for (std::size_t e = 0; e < experts.extents.size(); ++e) {
-      const std::string what = "layer " + std::to_string(layer) + " expert " + std::to_string(e);
-      v.check(what, experts.extents[e].offset, m.spec.expert.payload, experts.extents[e].checksum);
-      ++v.report.experts;
-    }
-  }
+  v.check_weights(m, "");
+  for (const Manifest& head : m.draft_head) v.check_weights(head, "draft head: ");
   for (const Stripe& s : stripes) {
     for (std::size_t layer = 0; layer < s.files.size(); ++layer) {
       if (s.files[layer].empty()) continue;

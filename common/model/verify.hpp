@@ -17,11 +17,11 @@ struct BadPart {
 };
 
 struct VerifyReport {
-  std::uint64_t experts = 0, dense_tensors = 0, texts = 0;
-  std::uint64_t stripes = 0;    ///< folders of them
-  std::uint64_t bytes = 0;      ///< read
-  std::uint64_t bad_count = 0;  ///< all of them
-  std::vector<BadPart> bad;     ///< the first ones
+  std::uint64_t experts = 0, dense_tensors = 0, texts = 0;  ///< those of a draft head included
+  std::uint64_t stripes = 0;                                ///< folders of them
+  std::uint64_t bytes = 0;                                  ///< read
+  std::uint64_t bad_count = 0;                              ///< all of them
+  std::vector<BadPart> bad;                                 ///< the first ones
   double seconds = 0.0;
 };
 

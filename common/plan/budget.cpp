@@ -156,7 +156,8 @@ std::uint64_t scratch_bytes(const RunPlan& p, const model::ModelSpec& s) {
   // experts stay until they are summed in rank order.
   const std::uint64_t per_row = hidden * (5 + std::uint64_t{s.router.top_k} + (s.shared.width != 0 ? 1 : 0)) +
                                 attention_row(a) + s.ordered_width + 3 * width +
-                                2 * std::uint64_t{s.router.experts} + 3 * std::uint64_t{s.router.top_k};
+                                (s.draft_head ? 2 * hidden : 0) + 2 * std::uint64_t{s.router.experts} +
+                                3 * std::uint64_t{s.router.top_k};
   // Inputs in bytes, with a scale and a sum for 32 of them: of a product, and of the experts of a layer;
   // experts with an order of their own need the latter for themselves.
   const std::uint64_t in_bytes =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/draft_head.hpp"
 #include "plan/budget.hpp"
 #include "ring/messages.hpp"
 #include "wisp/kernels/canon.hpp"
@@ -23,7 +24,7 @@ std::uint32_t rows_of(const model::Manifest& m) {
   const model::ModelSpec& s = m.spec;
   std::uint64_t row = std::uint64_t{s.moe_layers()} * s.router.top_k * 3 * s.hidden * s.moe_width;
   for (const auto& [name, t] : m.dense)
-    if (t.tiled && name.starts_with("layers.")) row += std::uint64_t{t.rows} * t.cols;
+    if (t.tiled && (name.starts_with("layers.") || name == "join")) row += std::uint64_t{t.rows} * t.cols;
   return static_cast<std::uint32_t>(
       std::clamp(kMultiplyAdds / std::max<std::uint64_t>(row, 1), kFewest, kMost));
 }
@@ -36,9 +37,7 @@ std::uint64_t bookkeeping(const model::Manifest& m) {
   return bytes;
 }
 
-}  // namespace
-
-DraftPlan lay_out_draft(const model::Manifest& draft, const RunPlan& run) {
+DraftPlan lay_out(const model::Manifest& draft, const RunPlan& run, const std::string& profile) {
   DraftPlan d;
   d.ctx = std::min(run.ctx, draft.spec.max_positions);
   d.rows = rows_of(draft);
@@ -56,11 +55,26 @@ DraftPlan lay_out_draft(const model::Manifest& draft, const RunPlan& run) {
   work.kv_pages = longest;
   work.prompt_chunk = d.rows;
   work.threads = 1;
-  work.profile = draft.profile;
+  work.profile = profile;
   // A page's ids and its place among the free ones; each place's list of pages.
   const std::uint64_t lists = std::uint64_t{d.kv_pages} * (kernels::kPageTokens + 1) * 4 +
                               std::uint64_t{d.places} * (std::uint64_t{longest} * 4 + 64);
   d.scratch_bytes = scratch_bytes(work, draft.spec) + (lists + bookkeeping(draft) + 4095) / 4096 * 4096;
+  return d;
+}
+
+}  // namespace
+
+DraftPlan lay_out_draft(const model::Manifest& draft, const RunPlan& run) {
+  return lay_out(draft, run, draft.profile);
+}
+
+DraftPlan lay_out_draft_head(const model::Manifest& model, const RunPlan& run, bool tables) {
+  DraftPlan d = lay_out(model.draft_head.front(), run, run.profile);
+  const model::Manifest shared = model::draft_head_tables(model);
+  if (tables) d.table_bytes = shared.dense_bytes;
+  // A row that a chain is fed with, and the last norm as f32.
+  d.scratch_bytes += 2 * std::uint64_t{model.spec.hidden} * 4;
   return d;
 }
 

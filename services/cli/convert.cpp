@@ -20,9 +20,13 @@ int run(const model::ConvertOptions& options) {
   }
   for (const auto& note : report->notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   const double rate = report->seconds > 0.0 ? static_cast<double>(report->bytes) / report->seconds : 0.0;
-  std::fprintf(stderr, "%s: %llu experts, %llu dense tensors, %s in %.1f s (%s/s)\n",
+  const std::string head =
+      report->draft_head_bytes == 0
+          ? ""
+          : "a draft head of " + show_bytes(static_cast<double>(report->draft_head_bytes)) + ", ";
+  std::fprintf(stderr, "%s: %llu experts, %llu dense tensors, %s%s in %.1f s (%s/s)\n",
                options.destination.c_str(), static_cast<unsigned long long>(report->experts),
-               static_cast<unsigned long long>(report->dense_tensors),
+               static_cast<unsigned long long>(report->dense_tensors), head.c_str(),
                show_bytes(static_cast<double>(report->bytes)).c_str(), report->seconds,
                show_bytes(rate).c_str());
   return 0;
@@ -45,6 +49,8 @@ void add_convert(CLI::App& app, int& exit_code) {
   sub->add_option("--dense", *dense, "The same for attention, embedding, head and dense MLPs")
       ->check(CLI::IsMember({"native", "bf16", "int8"}))
       ->capture_default_str();
+  sub->add_flag("!--no-draft-head", options->draft_head,
+                "Leave out the layer that predicts the token after the next, which drafts for this model");
   sub->add_flag("--force", options->force, "Replace DST if it is a WISP model folder");
   sub->callback([options, experts, dense, &exit_code] {
     options->target = {kernels::format_named(*experts),

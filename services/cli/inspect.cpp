@@ -128,6 +128,7 @@ Json inspect_json(const model::Inspection& i) {
           {"all_expert_bytes", i.all_expert_bytes()},
           {"dense_bytes", i.manifest.dense_bytes},
           {"dense_formats", i.dense_formats()},
+          {"draft_head_bytes", i.draft_head_bytes()},
           {"folder_bytes", i.bytes},
           {"cold_bytes_per_token", i.cold_bytes_per_token()},
           {"profile", i.manifest.profile},
@@ -162,6 +163,9 @@ std::string inspect_text(const model::Inspection& i) {
   for (const auto& [name, n] : i.dense_formats())
     formats += (formats.empty() ? " (" : ", ") + name + " " + bytes(n);
   row("always in memory", bytes(i.manifest.dense_bytes) + (formats.empty() ? "" : formats + ")"));
+  for (const model::Manifest& head : i.manifest.draft_head)
+    row("draft head",
+        bytes(i.draft_head_bytes()) + ": one layer, experts in " + expert_words(head.spec.expert));
   row("a position of KV", std::to_string(i.kv_bytes_per_token(4)) + " bytes in f32, " +
                               std::to_string(i.kv_bytes_per_token(2)) + " in bf16 (--kv)");
   row("numerics", i.manifest.profile + " (" + profile_reason(i.manifest) + ")");

@@ -38,6 +38,7 @@ Forward::Forward(const model::ModelSpec& spec, const Weights& weights, KvPages k
   for (const model::LayerSpec& l : spec.layers)
     width = std::max(width, l.moe ? spec.shared.width : l.dense_width);
   for (auto* v : {&x_, &normed_, &block_, &gathered_}) v->resize(n * spec.hidden);
+  if (spec.draft_head) joined_.resize(2 * n * spec.hidden);
   q_.resize(n * a.heads * a.head_dim);
   if (a.is_latent()) {
     attn_.resize(n * a.heads * a.value_up_rows());
@@ -152,6 +153,17 @@ void Forward::embed(std::span<const Sequence> sequences) {
     const Sequence& s = sequences[rows_[r].sequence];
     kernels::gather_row(weights_.embed, s.ids[rows_[r].position - s.start], x_.data() + r * spec_.hidden);
   }
+  if (!spec_.draft_head) return;
+  const std::uint32_t h = spec_.hidden;
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    const Sequence& s = sequences[rows_[r].sequence];
+    WISP_CHECK(s.hidden.size() == s.ids.size() * h);
+    const float* const given = s.hidden.data() + std::size_t{rows_[r].position - s.start} * h;
+    float* const out = joined_.data() + r * 2 * h;
+    k_.rms_norm(x_.data() + r * h, weights_.join_embed_norm.data(), spec_.norm_eps, h, out);
+    k_.rms_norm(given, weights_.join_hidden_norm.data(), spec_.norm_eps, h, out + h);
+  }
+  products(joined_.data(), {{weights_.join, x_.data()}}, static_cast<std::uint32_t>(rows_.size()));
 }
 
 void Forward::for_rows(std::uint32_t rows, std::uint64_t cost, FunctionRef<void(std::size_t)> fn) {
@@ -298,6 +310,13 @@ std::span<const float> Forward::logits(std::size_t i) const {
   WISP_CHECK(rows.count != 0);
   return std::span(logits_).subspan(std::size_t{rows.first} * spec_.vocab,
                                     std::size_t{rows.count} * spec_.vocab);
+}
+
+std::span<const float> Forward::normed(std::size_t i) const {
+  const LogitRows rows = logits_of_[i];
+  WISP_CHECK(rows.count != 0);
+  return std::span(normed_).subspan(std::size_t{rows.first} * spec_.hidden,
+                                    std::size_t{rows.count} * spec_.hidden);
 }
 
 }  // namespace wisp::compute

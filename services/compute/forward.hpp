@@ -31,7 +31,8 @@ struct KvPages {
   }
 };
 
-/// Which rows of a sequence are to give logits: none, the last certain one and the guessed ones behind it, all.
+/// Which rows of a sequence are to give logits: none, the last certain one and the guessed ones behind it,
+/// all.
 enum class Logits : std::uint8_t { kNone, kLastRow, kAllRows };
 
 /// Rows [start, start + ids.size()) of one sequence, and what became of them.
@@ -48,6 +49,8 @@ struct Sequence {
   std::uint32_t drafts = 0;
   /// Drafts from this one on have no logits: an expert that none but they chose could not be had.
   std::uint32_t draft_failed = UINT32_MAX;
+  /// Of a draft head: for each id the row that is joined with its embedding, [ids, hidden].
+  std::span<const float> hidden = {};
 
   std::uint32_t end() const { return start + static_cast<std::uint32_t>(ids.size()); }
 };
@@ -100,9 +103,12 @@ class Forward {
                    ExpertSource& experts);
   /// Makes room for the logits of `rows` rows; a call that wants more makes it itself.
   void reserve_logits(std::uint32_t rows);
-  /// Logits of the sequence with index i in the last run, which wanted them: [1 + drafts, vocab] from its last
-  /// certain row on, or [rows, vocab] of all.
+  /// Logits of the sequence with index i in the last run, which wanted them: [1 + drafts, vocab] from its
+  /// last certain row on, or [rows, vocab] of all.
   std::span<const float> logits(std::size_t i) const;
+  /// What those logits were taken from: the same rows, [rows, hidden], behind the last norm. Until the next
+  /// run.
+  std::span<const float> normed(std::size_t i) const;
   /// Where the time of a call goes. The caller restarts it.
   Spans& spans() { return spans_; }
 
@@ -276,6 +282,7 @@ class Forward {
   bool single_ = false;                            ///< every sequence of this call has one row
   bool decode_ = false;                            ///< the same but for guessed ones
   std::vector<float> x_;                           ///< [rows, hidden] residual stream
+  std::vector<float> joined_;                      ///< [rows, 2 hidden] what a draft head joins
   std::vector<float> normed_;                      ///< [rows, hidden]
   std::vector<float> q_, k_rows_, v_rows_, attn_;  ///< [rows, heads or kv_heads, head_dim]
   std::vector<std::uint64_t> layer_at_;            ///< [layers] first number of a layer in a page, / 16
@@ -312,12 +319,12 @@ class Forward {
   Int8Buffer bytes_, up_bytes_;                    ///< inputs in bytes; of up where its order is its own
   std::vector<float> ordered_;                     ///< [rows, ordered_width] inputs in a matrix's own order
   std::vector<ring::TouchMember> set_;
-  std::vector<std::int32_t> member_of_;      ///< [experts] place in set_, -1 where it is not in it
-  std::vector<std::uint32_t> member_rows_;   ///< [set] rows that chose it, guessed ones too
+  std::vector<std::int32_t> member_of_;       ///< [experts] place in set_, -1 where it is not in it
+  std::vector<std::uint32_t> member_rows_;    ///< [set] rows that chose it, guessed ones too
   std::vector<std::uint16_t> draft_choices_;  ///< [layers, guessed rows of the last run, top_k]
   std::uint32_t draft_rows_ = 0;              ///< of the last run
-  std::vector<std::uint32_t> member_first_;  ///< [set + 1] first place in product_
-  std::vector<std::uint32_t> member_next_;   ///< [set] next free place
+  std::vector<std::uint32_t> member_first_;   ///< [set + 1] first place in product_
+  std::vector<std::uint32_t> member_next_;    ///< [set] next free place
   std::vector<ExpertJob> jobs_;
   std::vector<std::uint32_t> place_row_;  ///< [rows * top_k] row of a place in product_
   std::vector<float> logits_;             ///< [rows that were wanted or reserved, vocab]

@@ -99,8 +99,14 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
   const model::AttentionSpec& a = s.attention;
   Binder b(m, dense, dense_bytes);
   Weights w;
-  w.embed = b.matrix("embed", s.vocab, s.hidden);
-  w.head.weight = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : w.embed;
+  if (s.draft_head) {
+    w.join = b.linear("join", s.hidden, 2 * s.hidden, false);
+    w.join_embed_norm = b.vector("join.embed_norm", s.hidden);
+    w.join_hidden_norm = b.vector("join.hidden_norm", s.hidden);
+  } else {
+    w.embed = b.matrix("embed", s.vocab, s.hidden);
+    w.head.weight = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : w.embed;
+  }
   w.norm = b.vector("norm", s.hidden);
   w.layers.resize(s.layers.size());
   for (std::uint32_t l = 0; l < s.layers.size(); ++l) {

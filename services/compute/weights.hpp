@@ -38,11 +38,13 @@ struct LayerWeights {
 struct Weights {
   kernels::WeightView embed;  ///< [vocab, hidden]
   Linear head;                ///< [vocab, hidden]; the embedding where the head is tied
-  std::vector<float> norm;    ///< [hidden]
+  Linear join;                ///< [hidden, 2 hidden] of a draft head, and the norms of its two inputs
+  std::vector<float> join_embed_norm, join_hidden_norm;
+  std::vector<float> norm;  ///< [hidden]
   std::vector<LayerWeights> layers;
 
-  /// Binds every tensor that the spec demands. Errors: kInvalid naming a tensor that is missing or has
-  /// another shape.
+  /// Binds every tensor that the spec demands. A draft head's embedding and output matrix are another
+  /// model's: the caller sets them. Errors: kInvalid naming a tensor that is missing or has another shape.
   static Result<Weights> bind(const model::Manifest& m, const std::byte* dense, std::uint64_t dense_bytes);
 };
 

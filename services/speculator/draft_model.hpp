@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "plan/draft_plan.hpp"
 #include "plan/run_plan.hpp"
 #include "services/compute/forward.hpp"
+#include "services/speculator/place_pages.hpp"
 #include "services/speculator/private_memory.hpp"
 #include "services/speculator/resident_experts.hpp"
 #include "services/speculator/source.hpp"
@@ -20,10 +22,7 @@ namespace wisp::speculator {
 /// (plan::lay_out_draft says how much) and computes on the calling thread alone. Nothing is allocated after
 /// open().
 ///
-/// Each KV row is kept beside the id that it was computed from. What of a place stands is the longest common
-/// beginning with the ids that it is asked about, so that a rejected guess, a new life and another request
-/// need no message, and a wrong one can do no harm. Pages come from one pool; where it is empty the place
-/// that was asked about least recently gives up all of its own.
+/// It keeps its KV rows as PlacePages does.
 class DraftModel final : public Source {
  public:
   /// The draft model of plan.options.draft, in that model's own profile (a draft changes no byte of an
@@ -41,7 +40,7 @@ class DraftModel final : public Source {
   void forget(std::uint32_t place) override;
 
   /// Whether the last propose() of this place ended before it had caught up: the same call goes on.
-  bool has_more(std::uint32_t place) const { return places_[place].behind; }
+  bool has_more(std::uint32_t place) const { return behind_[place]; }
 
   const model::ModelSpec& spec() const { return manifest_.spec; }
   const plan::DraftPlan& sizes() const { return sizes_; }
@@ -49,28 +48,14 @@ class DraftModel final : public Source {
   std::uint64_t rows() const { return rows_; }
 
  private:
-  struct Place {
-    std::vector<std::uint32_t> pages;  ///< room for a whole context is reserved
-    std::uint32_t rows = 0;            ///< KV rows that stand
-    std::uint64_t asked = 0;           ///< when it was last asked about, in calls
-    bool behind = false;
-  };
-
   DraftModel(model::Manifest manifest, const plan::DraftPlan& sizes, std::uint32_t vocab)
       : manifest_(std::move(manifest)), sizes_(sizes), vocab_(vocab) {}
   static Result<std::unique_ptr<DraftModel>> open_in_memory(const plan::RunPlan& plan, std::uint32_t vocab);
-  Status read_dense(const std::string& folder);
-  Status read_experts(const std::string& folder);
   void set_up(const plan::RunPlan& plan);
 
-  /// Rows of `p` that stand for the beginning of `ids`.
-  std::uint32_t common(const Place& p, std::span<const std::uint32_t> ids) const;
-  /// Exactly the pages that `positions` need. False where the pool has not as many.
-  bool hold(Place& p, std::uint32_t positions);
-  bool take_back_a_place(const Place& but);
-  void let_go(Place& p, std::size_t pages);
-  /// Computes rows [at, at + ids.size()) of `p`; logits of the last one where asked. False where it failed.
-  bool run(Place& p, std::uint32_t at, std::span<const std::uint32_t> ids, bool logits);
+  /// Computes rows [at, at + ids.size()) of `place`; logits of the last one where asked. False where it
+  /// failed.
+  bool run(std::uint32_t place, std::uint32_t at, std::span<const std::uint32_t> ids, bool logits);
   std::uint32_t likeliest() const;
 
   model::Manifest manifest_;  ///< spec and name; the rest is dropped once everything is read
@@ -82,10 +67,9 @@ class DraftModel final : public Source {
   std::unique_ptr<ResidentExperts> experts_;
   std::unique_ptr<compute::Forward> forward_;
   std::vector<compute::Sequence> one_;  ///< [1]
-  std::vector<Place> places_;
-  std::vector<std::uint32_t> free_;      ///< pages of no place
-  std::vector<std::uint32_t> page_ids_;  ///< [pages, 16] the ids of their rows
-  std::uint64_t calls_ = 0, rows_ = 0;
+  std::optional<PlacePages> places_;
+  std::vector<bool> behind_;  ///< [places] whether has_more()
+  std::uint64_t rows_ = 0;
 };
 
 }  // namespace wisp::speculator

@@ -76,17 +76,19 @@ Result<ModelSpec> describe_glm_dsa(const Config& c) {
 }  // namespace
 
 const Family& deepseek_v32_family() {
-  static constexpr Family kFamily{"deepseek_v32", kDeepseekV32, kIndexedNames, describe_v32, true};
+  static constexpr Family kFamily{"deepseek_v32", kDeepseekV32, kIndexedNames,    describe_v32,
+                                  true,           {},           names::kDraftHead};
   return kFamily;
 }
 
 const Family& glm_moe_dsa_family() {
-  static constexpr Family kFamily{"glm_moe_dsa", kGlmDsa, kIndexedNames, describe_glm_dsa, true};
+  static constexpr Family kFamily{"glm_moe_dsa", kGlmDsa, kIndexedNames,    describe_glm_dsa,
+                                  true,          {},      names::kDraftHead};
   return kFamily;
 }
 
 const Family& deepseek_v3_family() {
-  static constexpr Family kFamily{"deepseek_v3", kDeepseekV3, kNames, describe, true};
+  static constexpr Family kFamily{"deepseek_v3", kDeepseekV3, kNames, describe, true, {}, names::kDraftHead};
   return kFamily;
 }
 
@@ -97,7 +99,7 @@ const Family& kimi_k2_family() {
 }
 
 const Family& glm4_moe_lite_family() {
-  static constexpr Family kFamily{"glm4_moe_lite", kGlm4Lite, kNames, describe, true};
+  static constexpr Family kFamily{"glm4_moe_lite", kGlm4Lite, kNames, describe, true, {}, names::kDraftHead};
   return kFamily;
 }
 

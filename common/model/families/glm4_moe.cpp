@@ -22,7 +22,7 @@ Result<ModelSpec> describe(const Config& c) {
 }  // namespace
 
 const Family& glm4_moe_family() {
-  static constexpr Family kFamily{"glm4_moe", kArchitectures, kNames, describe};
+  static constexpr Family kFamily{"glm4_moe", kArchitectures, kNames, describe, false, {}, names::kDraftHead};
   return kFamily;
 }
 

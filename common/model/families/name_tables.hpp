@@ -71,4 +71,15 @@ inline constexpr std::array kSelectionAndShared{
     NameRule{"model.layers.{L}.mlp.shared_experts.down_proj", Role::kDense, "layers.{L}.shared.down"},
 };
 
+/// The layer that predicts the token after the next: what it has beside the tensors of a layer. Embedding and
+/// output matrix are copies of the model's.
+inline constexpr std::array kDraftHead{
+    NameRule{"model.layers.{L}.enorm", Role::kDense, "join.embed_norm"},
+    NameRule{"model.layers.{L}.hnorm", Role::kDense, "join.hidden_norm"},
+    NameRule{"model.layers.{L}.eh_proj", Role::kDense, "join"},
+    NameRule{"model.layers.{L}.shared_head.norm", Role::kDense, "norm"},
+    NameRule{"model.layers.{L}.shared_head.head", Role::kSkip},
+    NameRule{"model.layers.{L}.embed_tokens", Role::kSkip},
+};
+
 }  // namespace wisp::model::names

@@ -1,17 +1,14 @@
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include "expect_error.hpp"
 #include "model/convert.hpp"
 #include "model/manifest.hpp"
 #include "tiny_checkpoint.hpp"
 
-/// Which of a checkpoint's tensors are the model: its own head or the embedding, layers behind the last one.
+/// Which of a checkpoint's tensors are the model: its own head or the embedding, and no part left out.
 namespace wisp::model {
 namespace {
 
-namespace fs = std::filesystem;
 using test::expect_error;
 using test::TinyCheckpoint;
 
@@ -83,44 +80,6 @@ TEST(Parts, NoneMayBeMissing) {
     }
   }
   EXPECT_GT(dropped, 200u);
-}
-
-/// The layer that predicts further tokens is none of the model's: neither counted nor kept, and said so.
-TEST(PredictionLayer, IsLeftOutAndCountedNowhere) {
-  for (const std::string name : {"deepseek_v3_published", "glm4_moe_lite_published", "glm4_moe_published"}) {
-    SCOPED_TRACE(name);
-    test::TempFolder temp;
-    const std::string source = test::oracle_checkpoint(temp, name);
-    Json config = Json::parse(test::read_file(source + "/config.json"));
-    const auto layers = config["num_hidden_layers"].get<std::uint32_t>();
-    ASSERT_EQ(config["num_nextn_predict_layers"], 1);
-    std::vector<std::string> notes;
-    const Manifest m = converted(source, temp.path("out"), &notes);
-    EXPECT_EQ(m.spec.layers.size(), layers);
-    EXPECT_EQ(m.experts.size(), layers);
-    const std::string last = "layers." + std::to_string(layers - 1) + ".";
-    const std::string behind = "layers." + std::to_string(layers) + ".";
-    EXPECT_TRUE(m.dense.contains(last + "attn_norm"));
-    for (const auto& [tensor, where] : m.dense) EXPECT_FALSE(tensor.starts_with(behind)) << tensor;
-    EXPECT_FALSE(fs::exists(temp.path("out/experts-0000" + std::to_string(layers) + ".safetensors")));
-    ASSERT_FALSE(notes.empty());
-    EXPECT_NE(notes[0].find("that predicts further tokens are left out"), std::string::npos) << notes[0];
-    // Without the key nothing says what that layer is.
-    config.erase("num_nextn_predict_layers");
-    test::write_file(source + "/config.json", config.dump());
-    expect_error(convert({source, temp.path("no"), false, {}}, {}), {"model." + behind});
-  }
-}
-
-/// The key alone makes no layer: transformers saves such models without it.
-TEST(PredictionLayer, MayBeMissing) {
-  test::TempFolder temp;
-  TinyCheckpoint tiny;
-  tiny.config["num_nextn_predict_layers"] = 1;
-  tiny.write(temp.path("src"));
-  std::vector<std::string> notes;
-  EXPECT_EQ(converted(temp.path("src"), temp.path("dst"), &notes).spec.layers.size(), 2u);
-  for (const auto& n : notes) EXPECT_EQ(n.find("left out"), std::string::npos) << n;
 }
 
 }  // namespace
