@@ -26,7 +26,7 @@ LoggedDraftControl::LoggedDraftControl(std::uint32_t records, std::uint32_t fixe
   if (path.empty()) return;
   // A later life of the router goes on in the same file.
   file_.reset(std::fopen(path.c_str(), "ae"));
-  if (!file_) return spdlog::warn("log of drafts {}: {}", path, std::strerror(errno));
+  if (!file_) spdlog::warn("log of drafts {}: {}", path, std::strerror(errno));
   line("life %u %u", records, fixed);
 }
 
