@@ -1,6 +1,7 @@
 #include "services/speculator/draft_head.hpp"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cmath>
 #include <cstring>
@@ -169,6 +170,16 @@ TEST_P(DraftHeads, EmbeddingAndOutputMatrixMayBeTheModels) {
   EXPECT_EQ(own->sizes().total() - shared->sizes().total(), own->sizes().table_bytes);
   EXPECT_EQ(proposed(*own, 0, first(20), oracle.hidden), proposed(*shared, 0, first(20), oracle.hidden));
   EXPECT_EQ(last_logits(*own), last_logits(*shared));
+}
+
+/// What the planner sets aside beside weights and pages covers what is taken from the heap.
+TEST_P(DraftHeads, StaysWithinItsWorkingMemory) {
+  for (const auto& plan : {plan_of(*model), plan_of(*model, 4096), plan_of(*model, 200, "f32", "fast")}) {
+    const std::size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+    const auto head = open_head(plan);
+    const std::size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+    EXPECT_LE(after - before, head->sizes().scratch_bytes) << plan.ctx;
+  }
 }
 
 /// KV rows in bf16, weights and inputs in bytes: near, not equal, since a choice falls otherwise here and
