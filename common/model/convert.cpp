@@ -40,7 +40,7 @@ void note_cost(const std::string& what, std::optional<kernels::WeightFormat> tar
                   " % (rms)");
 }
 
-/// Writes the dense part and the experts of `plan`, and their checksums into `m`.
+/// Writes the dense part and the experts of `plan`, and their checksums and hash into `m`.
 Status write_weights(FolderWriter& writer, const ConvertPlan& plan, Manifest& m,
                      std::vector<std::string>& notes) {
   const bool head = m.spec.draft_head;
@@ -61,6 +61,7 @@ Status write_weights(FolderWriter& writer, const ConvertPlan& plan, Manifest& m,
               head ? std::optional(m.spec.expert.gate.format) : plan.target.experts, reader.take_cost(),
               notes);
   }
+  m.model_hash = hash_of_weights(m);
   return {};
 }
 

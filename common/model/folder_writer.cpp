@@ -369,7 +369,6 @@ Status FolderWriter::write_text(const std::string& name, std::string_view text) 
 
 Status FolderWriter::finish(Manifest& m) {
   m.model_hash = hash_of_weights(m);
-  for (Manifest& head : m.draft_head) head.model_hash = hash_of_weights(head);
   WISP_TRY(write_text("manifest.json", write_manifest(m)));
   std::error_code ignored;
   fs::remove(partial_ + "/" + ResumeLog::kFile, ignored);

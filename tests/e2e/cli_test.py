@@ -216,6 +216,19 @@ class Inspect(unittest.TestCase):
         self.assertIn("an indexer in 3 layers picks 20 positions", text)
         self.assertIn("928 bytes in f32, 464 in bf16", text)
 
+    def test_draft_head(self):
+        source = model("oracle/glm4_moe_published").replace("model-", "source-")
+        with_head, without = temp("with-head"), temp("without-head")
+        self.assertIn("a draft head of 156 kB", wisp("convert", source, with_head, "--experts", "int4").stderr)
+        text = wisp("inspect", with_head).stdout
+        self.assertRegex(text, r"draft head +[0-9.]+ kB: one layer, experts in int8 in groups of 32")
+        self.assertIn("30 experts", wisp("verify", with_head).stdout)
+        said = wisp("convert", source, without, "--no-draft-head").stderr
+        self.assertIn("that predicts further tokens are left out", said)
+        self.assertEqual(json.loads(wisp("inspect", without, "--json").stdout)["draft_head_bytes"], 0)
+        self.assertNotIn("draft head", wisp("inspect", without).stdout)
+        self.assertIn("20 experts", wisp("verify", without).stdout)
+
     def test_names_the_profile_and_why(self):
         cases = ((model(), "fast (measured on pocket-dictionary, within limits)"),
                  (model("oracle/mixtral_gptq_act_order"), "exact (fast lost more than it may on SmolLM2-135M-Instruct)"),

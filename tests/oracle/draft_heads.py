@@ -20,7 +20,8 @@ from safetensors.numpy import load_file, save_file
 import oracle
 from checkpoint import read_checkpoint
 
-CASES = {"deepseek_v3_published": 9000, "glm4_moe_published": 9100, "glm4_moe_lite_published": 9200}
+CASES = {"deepseek_v3_published": 9000, "glm4_moe_published": 9100, "glm4_moe_lite_published": 9200,
+         "glm_moe_dsa_draft": 9300}
 POSITIONS = 64
 LENGTHS = (2, 3, 16, 17, 18, 33, 63)  # of what a chain goes on from: a page of 16 rows ends, begins, is one row long
 CHAIN = 7
@@ -50,12 +51,13 @@ class Rope:
     def __init__(self, cfg, width, interleaved):
         i = np.arange(width // 2)
         self.width, self.interleaved, self.sharper = width, interleaved, 1.0
-        self.turn = cfg["rope_theta"] ** (-2.0 * i / width)
+        theta = cfg.get("rope_parameters", cfg)["rope_theta"]
+        self.turn = theta ** (-2.0 * i / width)
         yarn = cfg.get("rope_scaling")
         if yarn is None:
             return
         s, length = yarn["factor"], yarn["original_max_position_embeddings"]
-        first, last = (width * np.log(length / (2 * np.pi * beta)) / (2 * np.log(cfg["rope_theta"]))
+        first, last = (width * np.log(length / (2 * np.pi * beta)) / (2 * np.log(theta))
                        for beta in (yarn["beta_fast"], yarn["beta_slow"]))
         first, last = max(np.floor(first), 0.0), min(np.ceil(last), width - 1.0)
         slowed = np.clip((i - first) / max(last - first, 1e-3), 0.0, 1.0)
@@ -85,7 +87,10 @@ class Block:
             self.rope = Rope(cfg, cfg["qk_rope_head_dim"], cfg.get("rope_interleave", True))
         else:
             self.rope = Rope(cfg, int(cfg["head_dim"] * cfg["partial_rotary_factor"]), False)
-        self.keys, self.values = None, None
+        self.indexer = None
+        if "index_topk" in cfg:
+            self.indexer = Rope(cfg, cfg["qk_rope_head_dim"], cfg["indexer_rope_interleave"])
+        self.keys, self.values, self.index_keys = None, None, None
 
     def at(self, name):
         return self.w[self.prefix + name]
@@ -114,8 +119,8 @@ class Block:
         nope, rope, value, rank = (cfg[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
                                                     "kv_lora_rank"))
         eps = 1e-6  # of the latents' norms, whatever rms_norm_eps is
-        q = self.linear(self.norm(self.linear(x, a + "q_a_proj"), a + "q_a_layernorm", eps), a + "q_b_proj")
-        q = q.reshape(n, heads, nope + rope)
+        self.query_latent = self.norm(self.linear(x, a + "q_a_proj"), a + "q_a_layernorm", eps)
+        q = self.linear(self.query_latent, a + "q_b_proj").reshape(n, heads, nope + rope)
         both = self.linear(x, a + "kv_a_proj_with_mqa")
         kv = self.linear(self.norm(both[:, :rank], a + "kv_a_layernorm", eps), a + "kv_b_proj")
         kv = kv.reshape(n, heads, nope + value)
@@ -124,12 +129,36 @@ class Block:
         k = np.concatenate([kv[..., :nope], turned], -1)
         return q, k, kv[..., nope:], (nope + rope) ** -0.5 * self.rope.sharper
 
+    def chosen(self, x, positions):
+        """Which positions each row sees, [rows, positions so far]: the best by the indexer's scores."""
+        cfg, a = self.cfg, "self_attn.indexer."
+        heads, d, k = cfg["index_n_heads"], cfg["index_head_dim"], cfg["index_topk"]
+        q = self.indexer(self.linear(self.query_latent, a + "wq_b").reshape(len(x), heads, d), positions)
+        key = self.linear(x, a + "wk")
+        key = key - key.mean(-1, keepdims=True)
+        key = key / np.sqrt((key * key).mean(-1, keepdims=True) + 1e-6)
+        key = self.indexer((key * self.at(a + "k_norm.weight") + self.at(a + "k_norm.bias"))[:, None], positions)[:, 0]
+        self.index_keys = key if self.index_keys is None else np.concatenate([self.index_keys, key])
+        weights = self.linear(x, a + "weights_proj") * heads ** -0.5
+        scores = np.maximum(np.einsum("qhd,sd->qhs", q, self.index_keys) * d ** -0.5, 0.0)
+        scores = np.einsum("qh,qhs->qs", weights, scores)
+        seen = np.zeros(scores.shape, bool)
+        for row, position, mine in zip(scores, positions, seen):
+            order = np.argsort(-row[:position + 1])
+            if position >= k:
+                self.margin = min(self.margin, row[order[k - 1]] - row[order[k]])
+            mine[order[:k]] = True
+        return seen
+
     def attention(self, x, positions):
         q, k, v, scale = self.queries_keys_values(x, positions)
         self.keys = k if self.keys is None else np.concatenate([self.keys, k])
         self.values = v if self.values is None else np.concatenate([self.values, v])
         scores = np.einsum("qhd,shd->hqs", q, self.keys) * scale
-        scores = np.where(np.arange(len(self.keys)) <= positions[:, None], scores, -np.inf)
+        seen = np.arange(len(self.keys)) <= positions[:, None]
+        if self.indexer:
+            seen &= self.chosen(x, positions)
+        scores = np.where(seen, scores, -np.inf)
         mixed = np.einsum("hqs,shd->qhd", softmax(scores), self.values)
         return self.linear(mixed.reshape(len(x), -1), "self_attn.o_proj")
 

@@ -31,6 +31,12 @@ CASES = {
               "index_skip_topk_offset 1 put indexers into layers 0 and 3",
         form="published", seed=8100, **PREFILL_AND_GREEDY, weights=dict(full=[0, 3]),
         config=dict(OLDER, index_topk_freq=3, index_skip_topk_offset=1, index_topk_pattern=ABSENT)),
+    "glm_moe_dsa_draft": dict(
+        about="a draft head (MTP layer) with an indexer of its own, to be skipped by the model; three layers, indexers "
+              "in layers 0 and 2",
+        form="published", seed=8300, **PREFILL_AND_GREEDY, weights=dict(full=[0, 2, 3], mtp=True),
+        config=dict(num_hidden_layers=3, indexer_types=["full", "shared", "full"],
+                    mlp_layer_types=["dense", "sparse", "sparse"], num_nextn_predict_layers=1)),
     "glm_moe_dsa_saved": dict(
         about="index_topk_pattern FSF, which becomes indexer_types; attention to 15 tokens, biases, weights not "
               "renormalised, two shared experts, two dense layers, tied head, odd sizes; float32; config as "
@@ -45,8 +51,8 @@ CASES = {
 }
 
 
-def weights(cfg, rng, full):
+def weights(cfg, rng, full, mtp=False):
     def attention(w, p, layer):
         (indexed if layer in full else latent)(w, p, layer)
 
-    return decoder(cfg, rng, attention, sigmoid_moe)
+    return decoder(cfg, rng, attention, sigmoid_moe, mtp)

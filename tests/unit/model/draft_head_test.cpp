@@ -25,7 +25,7 @@ using test::TinyCheckpoint;
 using Tensors = std::map<std::string, test::TinyTensor>;
 
 const std::vector<std::string> kCases{"deepseek_v3_published", "glm4_moe_lite_published",
-                                      "glm4_moe_published"};
+                                      "glm4_moe_published", "glm_moe_dsa_draft"};
 
 /// A converted folder and what was said of it.
 struct Made {

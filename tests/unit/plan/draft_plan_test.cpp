@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/draft_head.hpp"
 #include "plan/budget.hpp"
 
 namespace wisp::plan {
@@ -156,6 +157,47 @@ TEST(DraftPlan, OffLeavesTheDraftAside) {
     EXPECT_EQ(plan->draft_bytes, 0u);
     EXPECT_TRUE(plan->options.draft.empty());
   }
+}
+
+/// A model's own head: a layer and its experts beside what a draft model has, and two tables if it holds
+/// them.
+TEST(DraftPlan, OfAModelsOwnHead) {
+  model::Manifest m = target();
+  model::DenseTensor table;
+  table.tiled = true;
+  table.format = kernels::WeightFormat::kBf16;
+  table.rows = m.spec.vocab;
+  table.cols = m.spec.hidden;
+  table.bytes = model::planes_of(table).bytes;
+  m.dense["embed"] = m.dense["head"] = table;
+  table.rows = 1;
+  table.tiled = false;
+  table.bytes = model::planes_of(table).bytes;
+  m.dense["norm"] = table;
+  model::Manifest head = base(1, 4096);
+  head.spec = model::draft_head_spec(m.spec);
+  head.spec.expert.stride = 106496;
+  head.dense_bytes = 3 * kMiB;
+  m.draft_head.push_back(head);
+  RunOptions o = plain_options(options());
+  o.ctx = 1000;
+  const auto plan = make_plan(m, o, kPlenty);
+  ASSERT_TRUE(plan.ok()) << plan.error().text;
+  const DraftPlan own = lay_out_draft_head(m, *plan, true), shared = lay_out_draft_head(m, *plan, false);
+  EXPECT_EQ(own.dense_bytes, 3 * kMiB);
+  EXPECT_EQ(own.expert_bytes, 32u * 106496u) << "all of them: it reads nothing while it works";
+  EXPECT_EQ(own.table_bytes, 2u * 4096u * 256u * 2u + 4096u) << "the last norm beside them";
+  EXPECT_EQ(shared.table_bytes, 0u);
+  EXPECT_EQ(own.total() - shared.total(), own.table_bytes);
+  EXPECT_EQ(own.kv_pages, 63u + 4u);
+  EXPECT_EQ(own.kv_page_bytes * m.spec.layers.size(), m.spec.kv_page_bytes(kernels::KvFormat::kF32));
+  // What is joined lies in buffers of its own, and bytes of it where products take bytes.
+  RunPlan work = *plan;
+  work.profile = "fast";
+  EXPECT_GT(lay_out_draft_head(m, work, false).scratch_bytes, shared.scratch_bytes);
+  m.draft_head.front().spec.draft_head = false;
+  EXPECT_EQ(shared.scratch_bytes - lay_out_draft_head(m, *plan, false).scratch_bytes,
+            shared.rows * 2u * 256u * 4u);
 }
 
 TEST(DraftPlan, NamesWhatIsWrongWithTheOptions) {

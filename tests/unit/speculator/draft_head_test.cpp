@@ -1,122 +1,19 @@
 #include "services/speculator/draft_head.hpp"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 
-#include "../compute/model_fixture.hpp"
-#include "model/safetensors.hpp"
-#include "ring/messages.hpp"
+#include "draft_head_fixture.hpp"
 
 /// The head beside an independent computation in float64 (tests/oracle/draft_heads.py).
 namespace wisp::speculator {
 namespace {
 
-using compute::testing::LoadedModel;
-using Ids = std::vector<std::uint32_t>;
-using Rows = std::vector<float>;
-
-const std::string kData = WISP_TEST_DATA;
-
-/// What the oracle says of one checkpoint.
-struct Oracle {
-  Ids ids, lengths, chain_ids;              ///< [64], [chains], [chains, 7]
-  Rows hidden, logits, rows, chain_logits;  ///< [64, hidden], [63, vocab], [63, hidden], [chains, 7, vocab]
-
-  explicit Oracle(const std::string& name) {
-    auto file = model::SafetensorsFile::open(kData + "/draft_heads/" + name + ".safetensors");
-    if (!file.ok()) throw std::runtime_error(file.error().text);
-    const auto bytes = [&](const std::string& tensor) {
-      for (const model::TensorInfo& t : file->header().tensors) {
-        if (t.name != tensor) continue;
-        std::vector<std::uint8_t> out(t.bytes);
-        if (!file->read(t, 0, out).ok()) throw std::runtime_error("unreadable " + tensor);
-        return out;
-      }
-      throw std::runtime_error("no tensor " + tensor);
-    };
-    for (const auto& [tensor, to] :
-         {std::pair{"ids", &ids}, {"lengths", &lengths}, {"chain_ids", &chain_ids}}) {
-      const auto raw = bytes(tensor);
-      for (std::size_t i = 0; i < raw.size(); i += 8) {
-        std::int64_t id;
-        std::memcpy(&id, raw.data() + i, 8);
-        to->push_back(static_cast<std::uint32_t>(id));
-      }
-    }
-    for (const auto& [tensor, to] : {std::pair{"hidden", &hidden},
-                                     {"logits", &logits},
-                                     {"rows", &rows},
-                                     {"chain_logits", &chain_logits}}) {
-      const auto raw = bytes(tensor);
-      to->resize(raw.size() / 4);
-      std::memcpy(to->data(), raw.data(), raw.size());
-    }
-  }
-};
-
-plan::RunPlan plan_of(const LoadedModel& m, std::uint32_t ctx = 0, const std::string& kv = "f32",
-                      const std::string& profile = "exact") {
-  plan::RunOptions o;
-  o.model = m.path;
-  o.ctx = ctx;
-  o.parallel = 2;
-  o.threads = 1;
-  o.kv = kv;
-  o.profile = profile;
-  auto plan = plan::make_plan(m.manifest, o, std::uint64_t{1} << 40);
-  if (!plan.ok()) throw std::runtime_error(plan.error().text);
-  return std::move(plan).value();
-}
-
-std::unique_ptr<DraftHead> open_head(const plan::RunPlan& plan, const std::byte* dense = nullptr) {
-  auto head = DraftHead::open(plan, dense);
-  if (!head.ok()) throw std::runtime_error(head.error().text);
-  return std::move(head).value();
-}
-
-/// The rows of the model that `head` wants of this sequence, and their first position.
-struct Feed {
-  std::uint32_t first;
-  std::span<const float> rows;
-};
-Feed feed(DraftHead& head, std::uint32_t place, std::span<const std::uint32_t> ids, const Rows& hidden) {
-  const std::uint32_t first = head.wants(place, ids);
-  const std::size_t width = head.spec().hidden;
-  return {first, std::span(hidden).subspan(first * width, (ids.size() - 1 - first) * width)};
-}
-
-/// What `head` proposes about `ids`, fed with what it wants.
-Ids proposed(DraftHead& head, std::uint32_t place, std::span<const std::uint32_t> ids, const Rows& hidden,
-             std::uint32_t k = ring::kMostDrafted) {
-  Ids out(k);
-  std::uint32_t n = 0;
-  do {
-    const Feed f = feed(head, place, ids, hidden);
-    n = head.propose(place, ids, f.first, f.rows, out);
-  } while (head.has_more(place));
-  out.resize(n);
-  return out;
-}
-
-/// The largest difference, in parts of the largest magnitude of `want`.
-float difference(std::span<const float> got, std::span<const float> want) {
-  float off = 0, largest = 0;
-  EXPECT_EQ(got.size(), want.size());
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    off = std::max(off, std::abs(got[i] - want[i]));
-    largest = std::max(largest, std::abs(want[i]));
-  }
-  return off / largest;
-}
-
-Rows last_logits(const DraftHead& head) {
-  const auto l = head.logits();
-  return {l.begin(), l.end()};
-}
+using namespace head_testing;
 
 class DraftHeads : public ::testing::TestWithParam<const char*> {
  protected:
@@ -171,7 +68,18 @@ TEST_P(DraftHeads, EmbeddingAndOutputMatrixMayBeTheModels) {
   EXPECT_EQ(last_logits(*own), last_logits(*shared));
 }
 
-/// KV rows in bf16, weights and inputs in bytes: near, not equal.
+/// What the planner sets aside beside weights and pages covers what is taken from the heap.
+TEST_P(DraftHeads, StaysWithinItsWorkingMemory) {
+  for (const auto& plan : {plan_of(*model), plan_of(*model, 4096), plan_of(*model, 200, "f32", "fast")}) {
+    const std::size_t before = mallinfo2().uordblks + mallinfo2().hblkhd;
+    const auto head = open_head(plan);
+    const std::size_t after = mallinfo2().uordblks + mallinfo2().hblkhd;
+    EXPECT_LE(after - before, head->sizes().scratch_bytes) << plan.ctx;
+  }
+}
+
+/// KV rows in bf16, weights and inputs in bytes: near, not equal, since a choice falls otherwise here and
+/// there. Rows that have nothing to do with these would be off by 1.4.
 TEST_P(DraftHeads, FollowsTheRunsFormats) {
   const auto rounded = LoadedModel::convert(kData + "/oracle/" + GetParam(),
                                             {kernels::WeightFormat::kInt4, kernels::WeightFormat::kInt8});
@@ -187,14 +95,14 @@ TEST_P(DraftHeads, FollowsTheRunsFormats) {
         all += std::pow(want[i], 2);
       }
     }
-    EXPECT_LT(std::sqrt(off / all), .15) << plan.profile << " " << plan.options.kv;
+    EXPECT_LT(std::sqrt(off / all), .3) << plan.profile << " " << plan.options.kv;
     EXPECT_GT(std::sqrt(off / all), 1e-4) << plan.profile << " " << plan.options.kv;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, DraftHeads,
                          ::testing::Values("deepseek_v3_published", "glm4_moe_published",
-                                           "glm4_moe_lite_published"),
+                                           "glm4_moe_lite_published", "glm_moe_dsa_draft"),
                          [](const auto& i) { return std::string(i.param); });
 
 const LoadedModel& small() {
