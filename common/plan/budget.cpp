@@ -21,7 +21,7 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kFloat = 4;
 
 // Private memory of each process: RssAnon of /proc/<pid>/status after a long prompt and four requests at a
-// time (release build, measured: command 0.6, launcher 0.4, loader 0.5, router 0.3 MiB; compute and gateway
+// time (release build, measured: command 0.6, launcher 0.4, loader 0.5, router 0.3, speculator 0.4 MiB; compute and gateway
 // without the terms that grow with model and options, which follow, 0.5 each; helper 10.6), rounded up for
 // kernel stacks, socket buffers and other C libraries.
 constexpr std::uint64_t kGatewayBytes = 3 * kMiB;
@@ -29,7 +29,7 @@ constexpr std::uint64_t kTemplateHelperBytes = 13 * kMiB;
 constexpr std::uint64_t kRouterBytes = 2 * kMiB;
 constexpr std::uint64_t kLoaderBytes = 3 * kMiB;
 constexpr std::uint64_t kComputeBytes = 3 * kMiB;
-constexpr std::uint64_t kSpeculatorBytes = 3 * kMiB;
+constexpr std::uint64_t kSpeculatorBytes = kMiB;
 constexpr std::uint64_t kLauncherBytes = 2 * kMiB;
 constexpr std::uint64_t kCommandBytes = 2 * kMiB;  ///< `wisp` itself
 /// One process that hosts all stages shares one C library and one allocator between them.

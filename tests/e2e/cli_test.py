@@ -15,7 +15,7 @@ from wisp_e2e import DATA, EXPERTS, STRIDE, WATCHDOG, Server, main, model, progr
 
 KEYS = ["text", "token_ids", "prompt_tokens", "completion_tokens", "finish_reason", "seed", "ttft_s", "decode_tok_s",
         "hit_rate", "decode_accesses", "decode_hits", "slots", "experts", "expert_bytes_read", "device_bytes_read", "prefetch",
-        "ram_budget_bytes", "ram_peak_bytes", "profile", "profile_reason", "decode"]
+        "speculation", "ram_budget_bytes", "ram_peak_bytes", "profile", "profile_reason", "decode"]
 
 
 class Run(unittest.TestCase):

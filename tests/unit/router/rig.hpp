@@ -28,7 +28,7 @@ class Rig {
     bool resident = true;
     std::string speculate = "off";
     bool draft_model = false;
-    std::string draft_log;
+    std::string draft_log = "";
   };
   explicit Rig(const Settings& s) : journal_(std::max(16u, 4 * s.parallel), kCtx) {
     plan().parallel = s.parallel;
