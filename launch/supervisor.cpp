@@ -330,8 +330,9 @@ void Supervisor::on_ready(Process& p) {
                                [&](StageId s) { return p.stage_ready[shm::index(s)]; });
   if (!all || p.phase != Phase::kStarting) return;
   enter(p, Phase::kReady);
-  const bool everybody = std::all_of(processes_.begin(), processes_.end(),
-                                     [](const auto& q) { return q->phase == Phase::kReady || q->optional(); });
+  const bool everybody = std::all_of(processes_.begin(), processes_.end(), [](const auto& q) {
+    return q->phase == Phase::kReady || q->optional();
+  });
   if (!everybody || announced_) return;
   announced_ = true;
   options_.on_event({.kind = Event::Kind::kAllReady,

@@ -21,9 +21,9 @@ constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kFloat = 4;
 
 // Private memory of each process: RssAnon of /proc/<pid>/status after a long prompt and four requests at a
-// time (release build, measured: command 0.6, launcher 0.4, loader 0.5, router 0.3, speculator 0.4 MiB; compute and gateway
-// without the terms that grow with model and options, which follow, 0.5 each; helper 10.6), rounded up for
-// kernel stacks, socket buffers and other C libraries.
+// time (release build, measured: command 0.6, launcher 0.4, loader 0.5, router 0.3, speculator 0.4 MiB;
+// compute and gateway without the terms that grow with model and options, which follow, 0.5 each;
+// helper 10.6), rounded up for kernel stacks, socket buffers and other C libraries.
 constexpr std::uint64_t kGatewayBytes = 3 * kMiB;
 constexpr std::uint64_t kTemplateHelperBytes = 13 * kMiB;
 constexpr std::uint64_t kRouterBytes = 2 * kMiB;

@@ -30,7 +30,8 @@ enum class Kind : std::uint8_t {
   // edge 8, router -> speculator
   kDraftWanted,  ///< request, slot = its record, pos = tokens known, key = how many, flags = sources asked
   // edge 9, speculator -> router
-  kDraft,  ///< request, slot = its record, pos of the first, flags = source, arena: ids (u32), aux = ns it took
+  kDraft,  ///< request, slot = its record, pos of the first, flags = source, arena: ids (u32), aux = ns it
+           ///< took
 };
 
 /// Flags of kTouch.

@@ -31,9 +31,10 @@ struct StepRequest {
   std::uint32_t start = 0;
   std::uint32_t count = 0;
   std::uint32_t pages = 0;
-  std::uint32_t sample = 0;     ///< 1: draw the token that follows the last certain row, and so on as
-                                ///< long as what was drawn is what had been guessed
-  std::uint32_t generated = 0;  ///< number of the first of these tokens in the answer (row of the logits file)
+  std::uint32_t sample = 0;  ///< 1: draw the token that follows the last certain row, and so on as
+                             ///< long as what was drawn is what had been guessed
+  std::uint32_t generated =
+      0;  ///< number of the first of these tokens in the answer (row of the logits file)
   std::uint32_t drafts = 0;
   std::uint32_t reserved = 0;
   shm::RequestParams params;

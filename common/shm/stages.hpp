@@ -27,12 +27,12 @@ constexpr std::string_view name_of(StageId s) {
 
 /// One direction of traffic between two stages. Numbers as in the design's table of edges.
 enum class EdgeId : std::uint32_t {
-  kGatewayRouter = 1,  ///< lossless: submit, cancel, finish at, acknowledge, adopt
-  kRouterGateway = 2,  ///< notify: token, finish; on overflow the gateway reads the journal
-  kRouterCompute = 3,  ///< lossless: steps
-  kComputeRouter = 4,  ///< lossless: step results
-  kComputeLoader = 5,  ///< lossless: touches and needs
-  kLoaderCompute = 6,  ///< lossless: slot ready, slot failed
+  kGatewayRouter = 1,     ///< lossless: submit, cancel, finish at, acknowledge, adopt
+  kRouterGateway = 2,     ///< notify: token, finish; on overflow the gateway reads the journal
+  kRouterCompute = 3,     ///< lossless: steps
+  kComputeRouter = 4,     ///< lossless: step results
+  kComputeLoader = 5,     ///< lossless: touches and needs
+  kLoaderCompute = 6,     ///< lossless: slot ready, slot failed
   kRouterSpeculator = 8,  ///< lossy: a sequence of the journal wants drafts
   kSpeculatorRouter = 9,  ///< lossy: drafts
 };

@@ -79,9 +79,10 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   c.add_option("--draft-log", f.draft_log,
                "Write down what decides how many tokens are guessed (see wisp trace speculation)")
       ->group(group);
-  c.add_option("--speculate", o.speculate,
-               "Guesses of the next tokens, tried several at a time: off, auto (as many as pay), or 1 to 7. The "
-               "answer is the same")
+  c.add_option(
+       "--speculate", o.speculate,
+       "Guesses of the next tokens, tried several at a time: off, auto (as many as pay), or 1 to 7. The "
+       "answer is the same")
       ->capture_default_str()
       ->group(group);
   c.add_flag("--no-drive-probe", f.no_drive_probe,

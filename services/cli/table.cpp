@@ -156,7 +156,8 @@ std::string table(const Answer& a, const RunFigures& f) {
   text += row("speed", a.decode_tok_s > 0 ? print("%.1f tokens per second", a.decode_tok_s) : "-",
               count(a.completion_tokens, "token") + " written");
   if (const DraftFigures& d = f.drafts; d.steps != 0) {
-    text += row("guessed ahead", count(d.all_drafted(), "token") + ", " + std::to_string(d.all_accepted()) + " stood",
+    text += row("guessed ahead",
+                count(d.all_drafted(), "token") + ", " + std::to_string(d.all_accepted()) + " stood",
                 "by place " + by_place(d));
     text += row("with guesses", print("%.1f tokens per second", rate(d.tokens, d.ns)),
                 print("%.2f tokens a pass; plain steps %.1f tokens per second",

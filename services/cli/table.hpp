@@ -23,8 +23,8 @@ struct DecodeTimes {
 /// What was guessed and what stood, as the router counts it (stats::Counter).
 struct DraftFigures {
   std::uint64_t plain_steps = 0, plain_ns = 0, plain_tokens = 0;
-  std::uint64_t steps = 0, ns = 0, tokens = 0;  ///< of steps with drafts
-  std::uint64_t model_ns = 0;                   ///< CPU time of the draft model
+  std::uint64_t steps = 0, ns = 0, tokens = 0;                          ///< of steps with drafts
+  std::uint64_t model_ns = 0;                                           ///< CPU time of the draft model
   std::array<std::uint64_t, ring::kMostDrafted> drafted{}, accepted{};  ///< by place behind a known token
 
   std::uint64_t all_drafted() const;

@@ -139,7 +139,8 @@ void add_speculation(CLI::App& parent, int& exit_code) {
 }  // namespace
 
 void add_trace(CLI::App& app, int& exit_code) {
-  CLI::App* c = app.add_subcommand("trace", "Record and replay which experts a model chooses, and what was guessed ahead");
+  CLI::App* c = app.add_subcommand(
+      "trace", "Record and replay which experts a model chooses, and what was guessed ahead");
   c->require_subcommand(1);
   add_trace_record(*c, exit_code);
   add_replay(*c, exit_code);

@@ -253,8 +253,12 @@ void Forward::multiply_experts(std::span<const ReadyExpert> ready) {
     std::uint32_t rows = 0, most = 0;
     for (; done < ready.size() && rows + member_rows_[ready[done].member] <= max_rows_; ++done) {
       const std::uint32_t m = ready[done].member;
-      ExpertJob job{
-          ExpertWeights::at(spec_.expert, ready[done].extent), member_first_[m], member_rows_[m], rows, {}, {}};
+      ExpertJob job{ExpertWeights::at(spec_.expert, ready[done].extent),
+                    member_first_[m],
+                    member_rows_[m],
+                    rows,
+                    {},
+                    {}};
       if (job.rows == 1 && !has_order()) {
         const std::uint32_t row = place_row_[job.first];
         job.gate_in = job.up_in = {normed_.data() + row * hidden, row_bytes_now_.from(row)};

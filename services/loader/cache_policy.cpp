@@ -87,7 +87,8 @@ std::span<const std::uint8_t> CachePolicy::admit(std::uint32_t layer, std::span<
     hits_.push_back(key_slot_[i] != 0 ? 1 : 0);
     set_stamp_[i] = touch_;
     touched_[i] = touch_;
-    if (count_it && rows == Rows::kDecode && m.rows > 0 && key_slot_[i] != 0) set_passing(key_slot_[i] - 1, false);
+    if (count_it && rows == Rows::kDecode && m.rows > 0 && key_slot_[i] != 0)
+      set_passing(key_slot_[i] - 1, false);
   }
   served_.assign(order_.size(), 0);
   if (count_it) count(layer, set);

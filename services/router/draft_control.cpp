@@ -5,8 +5,10 @@
 namespace wisp::router {
 
 namespace {
-// What a draft does before anything is known, and how many drafts that belief weighs.
-constexpr double kFirstChance = 0.5, kFirstWeight = 1.0;
+// What a draft does before anything is known, by source, and how many drafts that belief weighs: a long match
+// mostly goes on, a short one is as often chance.
+constexpr std::array<double, kDraftSources> kFirstChance{0.6, 0.4, 0.8, 0.7};
+constexpr double kFirstWeight = 1.0;
 // What is left of a request's counts, and of those of all, behind each draft.
 constexpr double kFade = 0.9, kFadeAll = 0.98;
 constexpr double kLearn = 0.125;  // of a new figure in a moving one
@@ -15,9 +17,9 @@ constexpr double kLearn = 0.125;  // of a new figure in a moving one
 constexpr double kFirstRow = 0.3;
 // How much better than plain it must look.
 constexpr double kMargin = 1.03;
-// Shares of the time of decoding that trying, and asking on trial, may cost; plain steps that a purse holds at
-// the most, and at first.
-constexpr double kTrying = 0.01, kAsking = 0.005, kFullPurse = 4.0, kFirstPurse = 1.0;
+// Shares of the time of decoding that trying, and asking on trial, may cost; plain steps that a purse holds
+// by saving alone, with what was won, and at first.
+constexpr double kTrying = 0.01, kAsking = 0.005, kSavings = 3.0, kFullPurse = 10.0, kFirstPurse = 2.0;
 // Plain steps that must be in the purse before what did not pay is tried once more, in case times have
 // changed.
 constexpr double kTrialPurse = 1.5;
@@ -60,7 +62,7 @@ void DraftControl::judge(std::uint32_t record, DraftSource source, std::uint32_t
 double DraftControl::chance(std::uint32_t record, DraftSource source, std::uint32_t at) const {
   const auto s = static_cast<std::size_t>(source);
   // Each place begins with what the place before it does, and a request with what others did.
-  double p = kFirstChance;
+  double p = kFirstChance[s];
   for (std::uint32_t i = 0; i <= std::min(at, ring::kLongestDraft - 1); ++i) {
     const Rate& all = all_[s][i];
     p = (all.stood + kFirstWeight * p) / (all.tried + kFirstWeight);
@@ -108,6 +110,14 @@ double DraftControl::gain(const Offer& o, std::uint32_t count, std::uint32_t seq
   return tokens / sequences / (ratio(sequences, count) + (plain > 0 ? waited_ns / plain : 0.0));
 }
 
+/// Of whatever kind the answer of a source may be.
+double DraftControl::best_gain(std::uint32_t record, DraftSource asked, std::uint32_t count,
+                               double waited_ns) const {
+  const double first = gain({record, asked, 0, count}, count, 1, waited_ns);
+  if (asked != DraftSource::kShortMatch) return first;
+  return std::max(first, gain({record, DraftSource::kLongMatch, 0, count}, count, 1, waited_ns));
+}
+
 void DraftControl::step(std::uint32_t sequences, std::uint32_t drafts, std::uint64_t ns,
                         std::uint64_t waited_ns, std::uint32_t tokens) {
   const auto took = static_cast<double>(ns);
@@ -121,16 +131,19 @@ void DraftControl::step(std::uint32_t sequences, std::uint32_t drafts, std::uint
     in_a_row_ = 0;
   } else if (p.ns > 0) {
     ++in_a_row_;
+    // Rows cost no more than as many plain steps: what is beyond that was something else, an expert's first
+    // reading or another process.
+    const double bound = p.ns * (1.0 + static_cast<double>(drafts) / sequences);
     if (drafts <= kMostRows) {
-      const bool old = steps_ > ratio_seen_[drafts] + kOld;
-      move(ratio_[drafts], std::min(took / p.ns, 4.0 * (1 + drafts)), old ? 0.5 : kLearn);
+      const bool old = ratio_seen_[drafts] == 0 || steps_ > ratio_seen_[drafts] + kOld;
+      move(ratio_[drafts], std::min(took, bound) / p.ns, old ? 0.5 : kLearn);
       ratio_seen_[drafts] = steps_;
     }
     const double worth = p.ns * tokens / sequences;
-    const double lost = took + static_cast<double>(waited_ns) - worth;
-    purse_ -= lost > 0 ? lost : lost / 4;
+    const double lost = std::min(took, bound) + static_cast<double>(waited_ns) - worth;
+    purse_ = std::min(purse_ - (lost > 0 ? lost : lost / 2), kFullPurse * p.ns);
   }
-  purse_ = std::min(purse_ + kTrying * took, kFullPurse * std::max(p.ns, 1.0));
+  if (purse_ < kSavings * p.ns) purse_ += kTrying * took;
 }
 
 std::span<const std::uint32_t> DraftControl::choose(std::uint32_t sequences, std::span<const Offer> offers,
@@ -186,14 +199,15 @@ DraftControl::Wish DraftControl::wish(std::uint32_t record, DraftSource source) 
   if (fixed_ > 0) return {fixed_, kFixedPatienceNs};
   const Source& s = sources_[asked_of(source)];
   const double plain = plain_ns();
-  if (plain_[1].count < kFirstPlain || purse_ <= 0 || s.latency_ns == 0 || in_a_row_ >= kLongestRun) return {};
+  if (plain_[1].count < kFirstPlain || purse_ <= 0 || s.latency_ns == 0 || in_a_row_ >= kLongestRun)
+    return {};
   Wish best;
   double most = kMargin;
   for (std::uint32_t k = 1; k <= ring::kMostDrafted; ++k) {
     const double wait = latency(source, k);
     // Where no draft comes, the wait was for nothing.
     const double in_vain = 1 / (1 + wait / plain);
-    const double expected = s.any * gain({record, source, 0, k}, k, 1, wait) + (1 - s.any) * in_vain;
+    const double expected = s.any * best_gain(record, source, k, wait) + (1 - s.any) * in_vain;
     if (expected <= most) continue;
     most = expected;
     best = {k, static_cast<std::uint64_t>(2 * wait + kWakeNs)};
@@ -214,7 +228,7 @@ bool DraftControl::worth_asking(std::uint32_t record, DraftSource source, std::u
   if (fixed_ > 0) return false;  // it is waited for
   double best = 0;
   for (std::uint32_t k = 1; k <= ring::kMostDrafted; ++k)
-    best = std::max(best, gain({record, source, 0, k}, k, 1, 0));
+    best = std::max(best, best_gain(record, source, k, 0));
   if (beside && a.ever && purse_ > 0 && s.any * (best - 1) > kMargin - 1) return ask();
   const bool affordable = s.spent_ns <= kAsking * decode_ns_;
   return affordable && (!a.ever || now_token >= a.token + kLookEvery) ? ask() : false;

@@ -19,8 +19,8 @@ inline constexpr std::uint32_t kDraftSources = 4;
 /// 1 + a1 + a1 a2 + .. tokens for each sequence, a_i the chance that draft i stands when those before it did.
 /// Drafts are tried while the tokens grow faster than the time.
 ///
-/// What is lost by trying is bounded by a purse: a hundredth of the time of decoding goes into it, what a step
-/// with drafts took beyond what its tokens would have taken plainly comes out of it, and without money
+/// What is lost by trying is bounded by a purse: a hundredth of the time of decoding goes into it, what a
+/// step with drafts took beyond what its tokens would have taken plainly comes out of it, and without money
 /// nothing is tried. What a step gains goes in too, up to a bound, so that a run of bad luck stops what had
 /// paid no sooner than it must.
 class DraftControl {
@@ -46,8 +46,8 @@ class DraftControl {
     std::uint32_t at = 0;
     std::uint32_t count = 0;
   };
-  /// How many of each offer a step of `sequences` is to try; not more than `room` in all. [offers], valid until
-  /// the next call.
+  /// How many of each offer a step of `sequences` is to try; not more than `room` in all. [offers], valid
+  /// until the next call.
   std::span<const std::uint32_t> choose(std::uint32_t sequences, std::span<const Offer> offers,
                                         std::uint32_t room);
   /// What is worth waiting for where no draft is at hand: so many, for so long; none and 0 where it is not.
@@ -92,6 +92,7 @@ class DraftControl {
     return static_cast<std::size_t>(s == DraftSource::kLongMatch ? DraftSource::kShortMatch : s);
   }
   double latency(DraftSource source, std::uint32_t count) const;
+  double best_gain(std::uint32_t record, DraftSource asked, std::uint32_t count, double waited_ns) const;
   double gain(const Offer& o, std::uint32_t count, std::uint32_t sequences, double waited_ns) const;
 
   std::uint32_t fixed_;
@@ -99,13 +100,13 @@ class DraftControl {
   Rates all_{};               ///< of all requests: what a new one begins with
   std::vector<std::array<Asked, kDraftSources>> asked_;
   std::array<Source, kDraftSources> sources_{};
-  std::array<Plain, kMostRows + 1> plain_{};       ///< [sequences]
-  std::array<double, kMostRows + 1> ratio_{};      ///< [drafts] of the time of a plain step; 0: not seen
+  std::array<Plain, kMostRows + 1> plain_{};   ///< [sequences]
+  std::array<double, kMostRows + 1> ratio_{};  ///< [drafts] of the time of a plain step; 0: not seen
   std::array<std::uint64_t, kMostRows + 1> ratio_seen_{};  ///< number of the last step that had so many
   std::uint64_t steps_ = 0, last_trial_ = 0;
-  double purse_ = 0;                               ///< nanoseconds
-  double decode_ns_ = 0;                           ///< time of all decode steps
-  std::uint32_t in_a_row_ = 0;                     ///< steps with drafts since the last plain one
+  double purse_ = 0;            ///< nanoseconds
+  double decode_ns_ = 0;        ///< time of all decode steps
+  std::uint32_t in_a_row_ = 0;  ///< steps with drafts since the last plain one
   std::vector<std::uint32_t> chosen_;
 };
 

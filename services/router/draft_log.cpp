@@ -227,8 +227,8 @@ Result<DraftReplay> replay_drafts(const std::string& path,
     // A line without its end is that of a router that was killed.
     if (file.eof()) break;
     if (!replay.take(text))
-      return corrupt(path + ": line " + std::to_string(n) + " is not one of a log of drafts: " +
-                     text.substr(0, 80));
+      return corrupt(path + ": line " + std::to_string(n) +
+                     " is not one of a log of drafts: " + text.substr(0, 80));
   }
   return replay.result();
 }

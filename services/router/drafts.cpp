@@ -135,7 +135,8 @@ void Drafts::ask(std::uint32_t record, std::uint8_t sources, std::uint32_t count
 
 /// Drafts that the rest of the answer has room for behind a token that is drawn anyway.
 std::uint32_t Drafts::wanted_room(std::uint32_t record) const {
-  const std::uint32_t length = journal_->committed(record).length, most = journal_->at(record).params.max_tokens;
+  const std::uint32_t length = journal_->committed(record).length,
+                      most = journal_->at(record).params.max_tokens;
   return most > length ? most - length - 1 : 0;
 }
 

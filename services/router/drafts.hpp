@@ -71,9 +71,9 @@ class Drafts {
 
   service::StageContext& ctx_;
   const JournalWriter* journal_;
-  bool on_;           ///< the plan has drafts
-  bool model_;        ///< the plan has a draft model
-  bool spare_core_;   ///< a draft model runs beside compute, not instead of it
+  bool on_;          ///< the plan has drafts
+  bool model_;       ///< the plan has a draft model
+  bool spare_core_;  ///< a draft model runs beside compute, not instead of it
   LoggedDraftControl control_;
   ring::Producer to_speculator_;
   ring::Consumer from_speculator_;

@@ -96,7 +96,8 @@ void JournalWriter::commit_tokens(std::uint32_t i, std::span<const std::uint32_t
   crc_[i] = c.crc;
   for (const std::uint32_t token : tokens) crc_[i] = shm::journal_crc_extend(crc_[i], token);
   service::crash_point(service::CrashPoint::kTokenBeforeCommit);
-  r->commit.store(CommitWord{c.length + static_cast<std::uint32_t>(tokens.size()), finish, crc_[i]}.pack(), std::memory_order_release);
+  r->commit.store(CommitWord{c.length + static_cast<std::uint32_t>(tokens.size()), finish, crc_[i]}.pack(),
+                  std::memory_order_release);
 }
 
 void JournalWriter::finish(std::uint32_t i, std::uint32_t length, Finish why, std::uint64_t now_ns) {

@@ -258,8 +258,8 @@ std::uint32_t RouterStage::on_result_row(const ring::StepResultRow& row) {
     tell_gateway(i);
     return 0;
   }
-  // A result [a, b) counts iff a <= kv_len < b: it is the key that makes a repeated result harmless. Here b is
-  // the end of the rows that were certain; those of drafts that stood follow, up to `end`.
+  // A result [a, b) counts iff a <= kv_len < b: it is the key that makes a repeated result harmless. Here b
+  // is the end of the rows that were certain; those of drafts that stood follow, up to `end`.
   const std::uint32_t kv_len = journal_.at(i).kv_len.load(std::memory_order_relaxed);
   const std::uint32_t known = journal_.known(i);
   const std::uint32_t drawn = std::min(row.sampled, ring::kMostDrafted + 1);

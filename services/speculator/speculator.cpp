@@ -132,8 +132,9 @@ void SpeculatorStage::answer(std::uint32_t record) {
 
 void SpeculatorStage::answer_by_model(std::uint32_t record, const Question& q) {
   const std::uint64_t begin = cpu_now();
-  const std::uint32_t n = model_->propose(record, q.request, texts_[record].ids,
-                                          std::span(drafts_).first(std::min<std::size_t>(q.count, drafts_.size())));
+  const std::uint32_t n =
+      model_->propose(record, q.request, texts_[record].ids,
+                      std::span(drafts_).first(std::min<std::size_t>(q.count, drafts_.size())));
   const std::uint64_t took = cpu_now() - begin;
   ctx_.desk()->add(Counter::kDraftModelNs, took);
   send(q, record, kFromModel | ring::kLastDraft, n, took);
@@ -172,7 +173,8 @@ void SpeculatorStage::send_nonsense(const Question& q, std::uint32_t record) {
     m.flags = static_cast<std::uint8_t>(any());
     m.request = any() % 2 == 0 ? q.request : any();
     m.slot = any() % 2 == 0 ? record : static_cast<std::uint32_t>(any());
-    m.pos = any() % 2 == 0 ? q.pos + static_cast<std::uint32_t>(any() % 5) - 2 : static_cast<std::uint32_t>(any());
+    m.pos = any() % 2 == 0 ? q.pos + static_cast<std::uint32_t>(any() % 5) - 2
+                           : static_cast<std::uint32_t>(any());
     m.aux = any();
     for (std::uint32_t& id : drafts_) id = static_cast<std::uint32_t>(any());
     const std::span<const std::byte> bytes = std::as_bytes(std::span(drafts_));

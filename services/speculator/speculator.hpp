@@ -16,7 +16,8 @@ namespace wisp::speculator {
 class SpeculatorStage final : public service::Stage {
  public:
   /// `model` and `script` may be none.
-  SpeculatorStage(service::StageContext& ctx, std::unique_ptr<DraftModel> model, std::optional<Script> script);
+  SpeculatorStage(service::StageContext& ctx, std::unique_ptr<DraftModel> model,
+                  std::optional<Script> script);
 
   bool poll() override;
   bool has_work() override;

@@ -41,7 +41,7 @@ struct RunSettings {
   std::string speculate = "off";  ///< tests that count steps want one token from each
   std::string draft;              ///< a checkpoint of the test data, as model_of() takes it; "" = none
   std::string logits_dir;         ///< "" = none; else ask_ids leaves a file of logits there
-  std::string model;       ///< "" = the bundled one
+  std::string model;              ///< "" = the bundled one
 };
 
 /// A pipeline under test.

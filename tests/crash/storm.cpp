@@ -202,7 +202,8 @@ int main(int argc, char** argv) {
       o.speculate = argv[i + 1];
     else {
       std::fprintf(stderr,
-                   "usage: wisp-storm [--kills N] [--seed S] [--tokens N] [--io auto|uring|pread|ghost] [--speculate off|auto|K]\n");
+                   "usage: wisp-storm [--kills N] [--seed S] [--tokens N] [--io auto|uring|pread|ghost] "
+                   "[--speculate off|auto|K]\n");
       return 2;
     }
   }

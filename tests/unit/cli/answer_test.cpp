@@ -153,28 +153,12 @@ TEST(JsonLine, HasExactlyTheseKeys) {
   const std::string line = json_line(a, figures());
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const Json j = Json::parse(line);
-  const std::vector<std::string> wanted{"text",
-                                        "token_ids",
-                                        "prompt_tokens",
-                                        "completion_tokens",
-                                        "finish_reason",
-                                        "seed",
-                                        "ttft_s",
-                                        "decode_tok_s",
-                                        "hit_rate",
-                                        "decode_accesses",
-                                        "decode_hits",
-                                        "slots",
-                                        "experts",
-                                        "expert_bytes_read",
-                                        "device_bytes_read",
-                                        "prefetch",
-                                        "speculation",
-                                        "ram_budget_bytes",
-                                        "ram_peak_bytes",
-                                        "profile",
-                                        "profile_reason",
-                                        "decode"};
+  const std::vector<std::string> wanted{
+      "text",           "token_ids",   "prompt_tokens",    "completion_tokens", "finish_reason",
+      "seed",           "ttft_s",      "decode_tok_s",     "hit_rate",          "decode_accesses",
+      "decode_hits",    "slots",       "experts",          "expert_bytes_read", "device_bytes_read",
+      "prefetch",       "speculation", "ram_budget_bytes", "ram_peak_bytes",    "profile",
+      "profile_reason", "decode"};
   std::vector<std::string> keys;
   for (const auto& [key, value] : j.items()) keys.push_back(key);
   EXPECT_EQ(keys, wanted);

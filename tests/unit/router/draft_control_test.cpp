@@ -1,9 +1,9 @@
+#include "services/router/draft_control.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
-
-#include "services/router/draft_control.hpp"
 
 /// The controller against a made machine: steps of n rows take what a curve says, drafts stand by chance.
 namespace wisp::router {
@@ -73,7 +73,8 @@ TEST(DraftControl, TakesMostOfWhatIsToBeWon) {
       c.begin(0);
       const Outcome o = run(c, {row, accept, 0}, 2000, 11);
       double best = 1;
-      for (int k = 1; k <= 7; ++k) best = std::max(best, (1 - std::pow(accept, k + 1)) / (1 - accept) / (1 + row * k));
+      for (int k = 1; k <= 7; ++k)
+        best = std::max(best, (1 - std::pow(accept, k + 1)) / (1 - accept) / (1 + row * k));
       EXPECT_GT(o.rate(), (1 + 0.7 * (best - 1)) * plain_rate()) << accept << " " << row << " best " << best;
     }
 }

@@ -15,8 +15,8 @@
 
 namespace wisp::router::testing {
 
-/// A router that the test drives by hand, with a scripted gateway, speculator and compute. That compute has KV
-/// pages of ids: the token after a sequence is a number made of all ids that it finds in the sequence's
+/// A router that the test drives by hand, with a scripted gateway, speculator and compute. That compute has
+/// KV pages of ids: the token after a sequence is a number made of all ids that it finds in the sequence's
 /// pages, so that a row that is missing, late or in another's page shows in the answer.
 class Rig {
  public:
@@ -50,8 +50,8 @@ class Rig {
     speculator_state(shm::StageState::kReady);
     at_.life = life_;
     at_.journal = journal_.get();
-    for (const shm::StageId id : {shm::StageId::kGateway, shm::StageId::kRouter, shm::StageId::kCompute,
-                                  shm::StageId::kSpeculator}) {
+    for (const shm::StageId id :
+         {shm::StageId::kGateway, shm::StageId::kRouter, shm::StageId::kCompute, shm::StageId::kSpeculator}) {
       desks_.push_back(std::make_unique<wisp::testing::TestDesk>(id, 1 << 20));
       at_.desk[shm::index(id)] = desks_.back()->get();
       bells_.push_back(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -175,8 +175,8 @@ class Rig {
       const std::uint32_t accepted = row.sampled > 0 ? row.sampled - 1 : 0;
       row.count = q.count - q.drafts + accepted;
       std::memcpy(result_.data() + sizeof out + n * sizeof row, &row, sizeof row);
-      parts_.push_back({q.request, q.start, q.count, q.sample != 0, q.start < q.params.prompt_tokens, q.drafts,
-                        accepted});
+      parts_.push_back(
+          {q.request, q.start, q.count, q.sample != 0, q.start < q.params.prompt_tokens, q.drafts, accepted});
     }
     WISP_CHECK(in.empty());
     ring::Message m;
@@ -222,9 +222,7 @@ class Rig {
   void speculator_state(shm::StageState s) {
     life_->stage[shm::index(shm::StageId::kSpeculator)].state = static_cast<std::uint32_t>(s);
   }
-  std::uint64_t counter(stats::Counter c) {
-    return at_.desk[shm::index(shm::StageId::kRouter)]->get(c);
-  }
+  std::uint64_t counter(stats::Counter c) { return at_.desk[shm::index(shm::StageId::kRouter)]->get(c); }
   /// What the scripted model says after `ids`.
   static std::uint32_t next_token(const std::vector<std::uint32_t>& ids) {
     std::uint64_t h = 1469598103934665603ULL;
