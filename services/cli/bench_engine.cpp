@@ -54,6 +54,7 @@ bench::Quartiles quartiles(const std::vector<EngineTurn>& turns,
 }  // namespace
 
 void add_engine_bench_flags(CLI::App& c, EngineBenchFlags& f) {
+  f.pipeline.options.speculate = "off";  // a step is a token, unless it is asked for
   add_pipeline_flags(c, f.pipeline);
   CLI::Option* prompt = c.add_option("--prompt", f.prompt, "Tokens of a prompt: ids 0, 1, 2, ..")
                             ->check(CLI::Range(1u, 1u << 20));
