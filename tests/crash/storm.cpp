@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <stdexcept>
 
 #include "harness.hpp"
 
@@ -124,7 +125,14 @@ class Storm {
     } else {
       const auto& list = points().at(s);
       const char* point = list[random_() % list.size()];
-      run_->arm(s, point, 1 + static_cast<std::uint32_t>(random_() % 3));
+      try {
+        run_->arm(s, point, 1 + static_cast<std::uint32_t>(random_() % 3));
+      } catch (const std::runtime_error&) {
+        // A point armed earlier struck a moment ago: the message found nobody.
+        await("the stage to return",
+              [&] { return ask.done() || (run_->epoch(s) > before && run_->ready(s)); });
+        return;
+      }
       await("the armed point to be struck", [&] { return ask.done() || run_->epoch(s) > before; });
       if (run_->epoch(s) > before) ++struck_[std::string(shm::name_of(s)) + " " + point];
     }
