@@ -4,13 +4,13 @@
 #include <span>
 #include <vector>
 
+#include "ring/descriptor.hpp"
 #include "ring/messages.hpp"
 
 namespace wisp::router {
 
-/// Where drafts come from, as far as their chances differ. The value is the flag of kDraft.
-enum class DraftSource : std::uint8_t { kModel = 0, kShortMatch = 1, kLongMatch = 2, kHead = 3 };
-inline constexpr std::uint32_t kDraftSources = 4;
+using ring::DraftSource;
+using ring::kDraftSources;
 
 /// How many drafts a step is to try: a pure class without clock or I/O. It is told what steps took and which
 /// drafts stood, and weighs them; equal calls in equal order give equal answers.

@@ -54,7 +54,6 @@ class Drafts {
     std::array<Message, kDraftSources> from{};  ///< by source
     std::uint32_t asked_pos = 0;
     std::uint64_t asked_ns = 0;  ///< 0: no answer is out
-    std::uint32_t prompt_end = 0;
   };
   struct Step {
     bool decode = false;

@@ -12,8 +12,10 @@ using shm::EdgeId;
 using stats::Counter;
 
 namespace {
-// As services/router/draft_control.hpp numbers them.
-constexpr std::uint8_t kFromModel = 0, kFromShortMatch = 1, kFromLongMatch = 2;
+/// The flags of a message.
+constexpr std::uint8_t flags(ring::DraftSource source, bool last) {
+  return static_cast<std::uint8_t>(static_cast<unsigned>(source) | (last ? ring::kLastDraft : 0u));
+}
 
 /// Nanoseconds that this thread has computed.
 std::uint64_t cpu_now() {
@@ -124,8 +126,9 @@ void SpeculatorStage::answer(std::uint32_t record) {
   if ((q.sources & ring::kAskMatch) != 0) {
     const std::uint64_t begin = cpu_now();
     const std::uint32_t n = lookup_.propose(record, q.request, texts_[record].ids, drafts_);
-    const std::uint8_t source = lookup_.matched() >= PromptLookup::kLong ? kFromLongMatch : kFromShortMatch;
-    send(q, record, source | (model ? 0 : ring::kLastDraft), n, cpu_now() - begin);
+    const auto source = lookup_.matched() >= PromptLookup::kLong ? ring::DraftSource::kLongMatch
+                                                                 : ring::DraftSource::kShortMatch;
+    send(q, record, flags(source, !model), n, cpu_now() - begin);
   }
   if (model) answer_by_model(record, q);
 }
@@ -137,7 +140,7 @@ void SpeculatorStage::answer_by_model(std::uint32_t record, const Question& q) {
                       std::span(drafts_).first(std::min<std::size_t>(q.count, drafts_.size())));
   const std::uint64_t took = cpu_now() - begin;
   ctx_.desk()->add(Counter::kDraftModelNs, took);
-  send(q, record, kFromModel | ring::kLastDraft, n, took);
+  send(q, record, flags(ring::DraftSource::kModel, true), n, took);
   // A long prompt is read on between other questions; what comes of it is too late for this one.
   if (!model_->has_more(record) || questions_[record].request != 0) return;
   questions_[record] = q;
@@ -148,7 +151,7 @@ void SpeculatorStage::answer_by_model(std::uint32_t record, const Question& q) {
 void SpeculatorStage::answer_by_script(std::uint32_t record, const Question& q) {
   if (script_->nonsense()) send_nonsense(q, record);
   const std::uint32_t n = script_->propose(record, q.request, texts_[record].ids, drafts_);
-  send(q, record, kFromLongMatch | ring::kLastDraft, n, 0);
+  send(q, record, flags(ring::DraftSource::kLongMatch, true), n, 0);
 }
 
 void SpeculatorStage::send(const Question& q, std::uint32_t record, std::uint8_t flags, std::uint32_t count,
