@@ -146,9 +146,12 @@ std::vector<Grant> Regions::grants(const std::vector<StageId>& stages) const {
     out.push_back({bell(s), fds::bell(s)});
   }
   grant(slab_, fds::kSlab, StageId::kLoader, {StageId::kCompute});
-  grant(dense_, fds::kDense, StageId::kLoader, {StageId::kCompute});
+  // A draft head takes embedding and output matrix from where its model has them, and that one's rows from
+  // the pages.
+  const StageId also = plan_.head_bytes != 0 ? StageId::kSpeculator : StageId::kCompute;
+  grant(dense_, fds::kDense, StageId::kLoader, {StageId::kCompute, also});
   grant(slab_dir_, fds::kSlabDir, StageId::kLoader, {StageId::kCompute, StageId::kRouter});
-  grant(kv_, fds::kKv, StageId::kCompute, {});
+  grant(kv_, fds::kKv, StageId::kCompute, {also});
   grant(journal_, fds::kJournal, StageId::kRouter, {StageId::kGateway, StageId::kSpeculator});
   return out;
 }

@@ -112,6 +112,8 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setProcessBytes(from.process_bytes);
   to.setReserveBytes(from.reserve_bytes);
   to.setDraftBytes(from.draft_bytes);
+  to.setHeadBytes(from.head_bytes);
+  to.setHiddenPageBytes(from.hidden_page_bytes);
   to.setVocab(from.vocab);
   to.setMinimumRam(from.minimum_ram);
 }
@@ -161,6 +163,8 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   p.process_bytes = from.getProcessBytes();
   p.reserve_bytes = from.getReserveBytes();
   p.draft_bytes = from.getDraftBytes();
+  p.head_bytes = from.getHeadBytes();
+  p.hidden_page_bytes = from.getHiddenPageBytes();
   p.vocab = from.getVocab();
   p.minimum_ram = from.getMinimumRam();
   // What the options asked for has become these numbers: a reader of either finds the same.

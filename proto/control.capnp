@@ -51,6 +51,8 @@ struct RunPlan {
   draftBytes @41 :UInt64;
   vocab @42 :UInt32;
   draftLog @43 :Text;
+  headBytes @44 :UInt64;
+  hiddenPageBytes @45 :UInt64;
 }
 
 # Launcher to stage, on the inherited control socket.

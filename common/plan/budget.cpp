@@ -118,10 +118,11 @@ std::uint64_t desks(const RunPlan& p) {
 std::uint64_t page_tables(const RunPlan& p) {
   const bool solo = p.options.topology == "solo";
   const std::uint64_t weights = p.slab_bytes() + p.dense_bytes;  // loader, compute
+  const std::uint64_t head = p.head_bytes != 0 && !solo ? p.dense_bytes + p.kv_bytes() : 0;  // speculator
   const std::uint64_t shared = p.journal_bytes + p.desks_bytes;  // all five stages at most
   const std::uint64_t mapped =
       solo ? weights + shared + p.kv_bytes() : 2 * weights + 5 * shared + p.kv_bytes();
-  return round_up((mapped + p.draft_bytes) / (kPage / 8), kPage);
+  return round_up((mapped + head + p.draft_bytes + p.head_bytes) / (kPage / 8), kPage);
 }
 
 /// The last component of a path.
@@ -245,6 +246,7 @@ std::string describe(const RunPlan& p) {
       {p.reserve_bytes, "reserve"}};
   if (p.draft_bytes != 0)
     terms.push_back({p.draft_bytes, "draft model " + file_name(p.options.draft) + " (--draft)"});
+  if (p.head_bytes != 0) terms.push_back({p.head_bytes, "the model's draft head (--speculate)"});
   if (p.expert_extents == 0) terms.erase(terms.begin());
   std::stable_sort(terms.begin(), terms.end(),
                    [](const Term& a, const Term& b) { return a.bytes > b.bytes; });
@@ -256,6 +258,9 @@ std::string describe(const RunPlan& p) {
     text += size;
     text += "  " + t.what + "\n";
   }
+  if (p.head_left != 0)
+    text += "the model's draft head is left aside: its " + format_size(p.head_left) +
+            " are worth more as slots for experts (--speculate 3 takes them all the same)\n";
   if (const Traffic t = expected_traffic(p); t.request() > 0)
     text += "reads: about " + format_size(static_cast<std::uint64_t>(t.prompt)) + " for a prompt of " +
             std::to_string(kNominalPrompt) + " tokens in chunks of " + std::to_string(p.prompt_chunk) + ", " +

@@ -111,6 +111,19 @@ Status lay_out_draft_in(RunPlan& p, const model::Manifest* draft) {
   return {};
 }
 
+/// Whether the model's own head is to draft, if its memory is worth it.
+bool wants_head(const model::Manifest& m, const RunPlan& p) {
+  return !m.draft_head.empty() && p.options.speculate != "off" && p.options.draft.empty();
+}
+
+/// What it takes of the budget.
+void lay_out_head_in(RunPlan& p, const model::Manifest& m) {
+  constexpr std::uint64_t kBf16 = 2;
+  p.hidden_page_bytes = kBf16 * kernels::kPageTokens * m.spec.hidden;
+  p.kv_page_bytes += p.hidden_page_bytes;
+  p.head_bytes = lay_out_draft_head(m, p, false).total();
+}
+
 /// A plan of one model with two dials: how many slots, how long a chunk.
 class Layout {
  public:
@@ -272,24 +285,18 @@ std::uint32_t choose_chunk(Layout& layout, const Range& slots, const Range& chun
   }
 }
 
-}  // namespace
-
-Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, const MemoryHere& memory,
-                          const model::Manifest* draft) {
-  WISP_TRY(check_options(m, options));
-  RunPlan base = lay_out(m, options);
-  // A recording is of what plain decoding chooses, touch by touch.
-  if (!options.trace.empty()) base.options.speculate = "off";
-  WISP_TRY(lay_out_draft_in(base, draft));
+/// The plan of `base`, with as many slots and as long a chunk as the budget has room for.
+Result<RunPlan> fill(const RunPlan& base, const model::Manifest& m, const MemoryHere& memory) {
   WISP_ASSIGN(const Range slots, slot_range(base));
   const Range chunks = chunk_range(base);
+  const std::uint64_t asked = base.options.ram;
 
   Layout layout(base, m.spec);
   const std::uint64_t minimum = layout.total(slots.low, chunks.low);
   const std::uint64_t useful = layout.total(slots.high, chunks.high);
   const std::uint64_t available = memory.available;
   const std::uint64_t share = available != 0 ? available / 10 * 7 : useful;
-  const std::uint64_t budget = options.ram != 0 ? options.ram : std::min(share, useful);
+  const std::uint64_t budget = asked != 0 ? asked : std::min(share, useful);
   if (budget < minimum) return too_small(base, available, minimum, ways_to_less(m, base, minimum));
 
   const std::uint32_t chunk = choose_chunk(layout, slots, chunks, budget);
@@ -300,14 +307,42 @@ Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, c
   plan.ram_budget = budget;
   plan.minimum_ram = minimum;
   WISP_TRY(check_group(plan, memory));
-  // Regions and the draft are taken at once at the start; more than there is would end in the kernel's
+  // Regions and drafts are taken at once at the start; more than there is would end in the kernel's
   // out-of-memory killer.
-  const std::uint64_t at_once = region_bytes(plan) + plan.draft_bytes;
+  const std::uint64_t at_once = region_bytes(plan) + plan.draft_bytes + plan.head_bytes;
   if (available != 0 && at_once > available)
     return exhausted("this plan takes " + format_size(at_once) + " at once, but only " +
                      format_size(available) + " of memory are free here; give a smaller --ram (at least " +
                      std::to_string((minimum + kMiB - 1) / kMiB) + "M)");
   return plan;
+}
+
+/// A draft spares no bytes from the drive: the experts of its rows are read all the same. So a head earns its
+/// memory only where few experts are read at all; its own are a small part of the model's there.
+bool worth_its_memory(const RunPlan& with, const RunPlan& without) {
+  constexpr std::uint64_t kShare = 16;
+  return with.slots == with.expert_extents || with.slots * kShare >= without.slots * (kShare - 1);
+}
+
+}  // namespace
+
+Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, const MemoryHere& memory,
+                          const model::Manifest* draft) {
+  WISP_TRY(check_options(m, options));
+  RunPlan base = lay_out(m, options);
+  // A recording is of what plain decoding chooses, touch by touch.
+  if (!options.trace.empty()) base.options.speculate = "off";
+  WISP_TRY(lay_out_draft_in(base, draft));
+  auto plain = fill(base, m, memory);
+  if (!plain.ok() || !wants_head(m, base)) return plain;
+
+  RunPlan headed = base;
+  lay_out_head_in(headed, m);
+  auto with = fill(headed, m, memory);
+  const bool asked = base.options.speculate != "auto";
+  if (with.ok() && (asked || worth_its_memory(*with, *plain))) return with;
+  plain->head_left = headed.head_bytes;
+  return plain;
 }
 
 }  // namespace wisp::plan

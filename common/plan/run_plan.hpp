@@ -57,6 +57,9 @@ struct RunPlan {
   std::uint32_t ctx = 0;
   std::uint32_t kv_pages = 0;
   std::uint64_t kv_page_bytes = 0;
+  /// Of those, the last: rows of the model behind its last norm, [16][hidden] bf16, for its draft head; 0
+  /// where that does not draft.
+  std::uint64_t hidden_page_bytes = 0;
   kernels::KvFormat kv_format = kernels::KvFormat::kF32;
   bool naive_prefill = false;  ///< wisp/kernels/naive.hpp says which rows
   std::uint32_t records = 0;
@@ -76,14 +79,18 @@ struct RunPlan {
   std::uint64_t process_bytes = 0;  ///< private memory of all processes, measured
   std::uint64_t reserve_bytes = 0;
   std::uint64_t draft_bytes = 0;  ///< weights, KV cache and working memory of the draft model, 0 without one
+  std::uint64_t head_bytes = 0;   ///< the same of the model's own draft head, 0 where it does not draft
+  std::uint64_t head_left = 0;    ///< what that would take of a model that has one, where it is left aside
   std::uint64_t minimum_ram = 0;  ///< smallest budget in which this model runs with these options
 
   std::uint32_t cache_slots() const { return slots - prefetch_slots; }
   std::uint64_t slab_bytes() const { return std::uint64_t{slots} * stride; }
   std::uint64_t kv_bytes() const { return std::uint64_t{kv_pages} * kv_page_bytes; }
+  /// Where in a KV page the hidden rows begin.
+  std::uint64_t hidden_at() const { return kv_page_bytes - hidden_page_bytes; }
   std::uint64_t total() const {
     return dense_bytes + slab_bytes() + kv_bytes() + scratch_bytes + journal_bytes + desks_bytes +
-           page_table_bytes + process_bytes + reserve_bytes + draft_bytes;
+           page_table_bytes + process_bytes + reserve_bytes + draft_bytes + head_bytes;
   }
 };
 
@@ -104,7 +111,9 @@ struct MemoryHere {
 MemoryHere memory_here();
 
 /// Lays out a run of this model. Pure but for `memory` (as memory_here() gives). `draft`: the manifest of
-/// options.draft, there where that is not empty; with --speculate off both are left aside. Errors: kExhausted
+/// options.draft, there where that is not empty; with --speculate off both are left aside. The model's own
+/// draft head drafts where no other draft is asked for and its memory is worth it: every expert finds room
+/// beside it, or it costs few slots; with a number in --speculate, wherever it fits. Errors: kExhausted
 /// names the smallest budget that would do; kInvalid names the option.
 Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, const MemoryHere& memory,
                           const model::Manifest* draft = nullptr);

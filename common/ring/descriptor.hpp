@@ -42,6 +42,7 @@ inline constexpr std::uint8_t kTouchChoices = 4;  ///< what each row chose follo
 /// Flags of kDraftWanted: the sources asked.
 inline constexpr std::uint8_t kAskModel = 1;
 inline constexpr std::uint8_t kAskMatch = 2;
+inline constexpr std::uint8_t kAskHead = 4;
 /// Where drafts come from, as far as their chances differ. The value is the flag of kDraft.
 enum class DraftSource : std::uint8_t { kModel = 0, kShortMatch = 1, kLongMatch = 2, kHead = 3 };
 inline constexpr std::uint32_t kDraftSources = 4;

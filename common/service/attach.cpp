@@ -78,14 +78,18 @@ Result<Attachment> attach_inherited(const std::vector<StageId>& writable) {
     WISP_ASSIGN(at.slab_dir,
                 attach_region<slab::SlabDir>(at, fds::kSlabDir, loader, RegionKind::kSlabDir, "slabdir"));
   }
+  // The speculator has these two where a draft head drafts.
+  const bool speculator = hosts(StageId::kSpeculator);
   if (loader || compute) {
     WISP_ASSIGN(auto slab, map_into(at, fds::kSlab, loader, "slab"));
     at.slab = static_cast<std::byte*>(slab->data());
+  }
+  if (loader || compute || (speculator && is_open(fds::kDense))) {
     WISP_ASSIGN(auto dense, map_into(at, fds::kDense, loader, "dense"));
     at.dense = static_cast<std::byte*>(dense->data());
   }
-  if (compute) {
-    WISP_ASSIGN(at.kv, attach_region<shm::Kv>(at, fds::kKv, true, RegionKind::kKv, "kv"));
+  if (compute || (speculator && is_open(fds::kKv))) {
+    WISP_ASSIGN(at.kv, attach_region<shm::Kv>(at, fds::kKv, compute, RegionKind::kKv, "kv"));
   }
   if (is_open(fds::kJournal) || hosts(StageId::kRouter)) {
     WISP_ASSIGN(at.journal, attach_region<shm::Journal>(at, fds::kJournal, hosts(StageId::kRouter),

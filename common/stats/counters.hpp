@@ -58,9 +58,10 @@ enum class Counter : std::uint32_t {
   kDraftSteps,           ///< router: decode steps with drafts, and of these alone:
   kDraftStepNs,          ///< from a step published to its result seen, and what was waited for drafts before
   kDraftTokens,          ///< tokens that they gave
+  kDraftWaitNs,          ///< router: of decode steps, plain or not, what they waited for drafts
   kDraftsWrong,          ///< router: messages of drafts that fit nothing
   kDraftMessages,        ///< speculator: sent
-  kDraftModelNs,         ///< speculator: CPU time of the draft model
+  kDraftModelNs,         ///< speculator: CPU time of draft model or head
   kDrafted1,             ///< router: drafts tried in the first place behind a known token, and so on
   kDrafted2,
   kDrafted3,
@@ -134,6 +135,7 @@ inline constexpr std::array<CounterInfo, static_cast<std::size_t>(Counter::kCoun
     {"draft_steps", ""},
     {"draft_step_ns", "ns"},
     {"draft_tokens", "tokens"},
+    {"draft_wait_ns", "ns"},
     {"drafts_wrong", ""},
     {"draft_messages", ""},
     {"draft_model_ns", "ns"},

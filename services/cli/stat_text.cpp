@@ -74,6 +74,28 @@ std::string slot_rows(const Json& j) {
          size(j["kv"]["bytes"]) + "\n";
 }
 
+/// Nothing where no step had drafts.
+std::string draft_rows(const Json& s) {
+  const std::uint64_t steps = number(s["steps"]), tokens = number(s["tokens"]);
+  if (steps == 0) return "";
+  const auto rate = [&](const char* of, const char* in_ms) {
+    const double ms = s[in_ms].get<double>();
+    return ms > 0 ? 1000.0 * static_cast<double>(number(s[of])) / ms : 0.0;
+  };
+  std::string text = "drafts   " + std::to_string(number(s["drafted"])) + ", " +
+                     std::to_string(number(s["accepted"])) + " stood";
+  const char* separator = "; by place ";
+  for (std::size_t n = 0; n < s["drafted_by_place"].size() && number(s["drafted_by_place"][n]) != 0; ++n) {
+    text += print("%s%.0f %%", separator,
+                  100.0 * static_cast<double>(number(s["accepted_by_place"][n])) /
+                      static_cast<double>(number(s["drafted_by_place"][n])));
+    separator = " ";
+  }
+  return text + print("; %.2f tokens a pass; %.1f tokens per second with them, %.1f in plain steps\n",
+                      static_cast<double>(tokens) / static_cast<double>(steps), rate("tokens", "step_ms"),
+                      rate("plain_tokens", "plain_step_ms"));
+}
+
 std::string request_rows(const Json& requests) {
   if (requests.empty()) return "requests none\n";
   std::string text = print("%-20s %-12s %8s %8s %8s\n", "request", "state", "prompt", "in KV", "tokens");
@@ -120,8 +142,8 @@ std::string stat_text(const Json& j) {
   head += ", " + text_of(j["run_dir"]) + "\n";
   if (!text_of(j["given_up"]).empty()) head += text_of(j["given_up"]) + "\n";
   if (j["engine_clock_paused"].get<bool>()) head += "the engine clock stands still: a stage is held\n";
-  return head + "\n" + stage_rows(j["stages"]) + "\n" + slot_rows(j) + "\n" + request_rows(j["requests"]) +
-         "\n" + hop_rows(j["hops"]) + "\n" + counter_rows(j["stages"]);
+  return head + "\n" + stage_rows(j["stages"]) + "\n" + slot_rows(j) + draft_rows(j["speculation"]) + "\n" +
+         request_rows(j["requests"]) + "\n" + hop_rows(j["hops"]) + "\n" + counter_rows(j["stages"]);
 }
 
 }  // namespace wisp::cli

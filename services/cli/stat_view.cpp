@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ring/descriptor.hpp"
+#include "services/cli/draft_figures.hpp"
 
 namespace wisp::cli {
 
@@ -240,6 +241,7 @@ Json stat_json(const RunState& state) {
                  {"huge_page_bytes", board.huge_bytes.load(memory_order_relaxed)},
                  {"locked", board.locked.load(memory_order_relaxed) != 0}};
   j["kv"] = {{"tokens", plan.ctx}, {"format", name_of(plan.kv_format)}, {"bytes", plan.kv_bytes()}};
+  j["speculation"] = to_json(draft_figures_of(state));
   j["requests"] = Json::array();
   for (std::uint32_t i = 0; i < state.journal().records; ++i)
     if (Json r = request_json(*state.journal().record(i)); !r.is_null())

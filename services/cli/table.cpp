@@ -3,7 +3,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "plan/run_plan.hpp"
 
@@ -37,14 +36,6 @@ std::optional<double> RunFigures::hit_rate() const {
   return static_cast<double>(hits) / static_cast<double>(accesses);
 }
 
-std::uint64_t DraftFigures::all_drafted() const {
-  return std::accumulate(drafted.begin(), drafted.end(), std::uint64_t{0});
-}
-
-std::uint64_t DraftFigures::all_accepted() const {
-  return std::accumulate(accepted.begin(), accepted.end(), std::uint64_t{0});
-}
-
 std::optional<double> DecodeTimes::overhead() const {
   if (step == 0) return std::nullopt;
   const auto wall = static_cast<double>(step + gap);
@@ -70,52 +61,9 @@ RunFigures RunFigures::since(const RunFigures& before) const {
                           &DecodeTimes::router, &DecodeTimes::experts, &DecodeTimes::head,
                           &DecodeTimes::expert_wait, &DecodeTimes::thread_wait})
     less(f.decode.*part, before.decode.*part);
-  for (const auto part :
-       {&DraftFigures::plain_steps, &DraftFigures::plain_ns, &DraftFigures::plain_tokens,
-        &DraftFigures::steps, &DraftFigures::ns, &DraftFigures::tokens, &DraftFigures::model_ns})
-    less(f.drafts.*part, before.drafts.*part);
-  for (std::size_t n = 0; n < ring::kMostDrafted; ++n) {
-    less(f.drafts.drafted[n], before.drafts.drafted[n]);
-    less(f.drafts.accepted[n], before.drafts.accepted[n]);
-  }
+  f.drafts = drafts.since(before.drafts);
   return f;
 }
-
-namespace {
-DraftFigures drafts_of(const RunState& state) {
-  using stats::Counter;
-  const auto router = [&](Counter c) { return state.counter(shm::StageId::kRouter, c); };
-  const auto nth = [](Counter first, std::size_t n) {
-    return static_cast<Counter>(static_cast<std::size_t>(first) + n);
-  };
-  DraftFigures f;
-  f.plain_steps = router(Counter::kPlainSteps);
-  f.plain_ns = router(Counter::kPlainStepNs);
-  f.plain_tokens = router(Counter::kPlainTokens);
-  f.steps = router(Counter::kDraftSteps);
-  f.ns = router(Counter::kDraftStepNs);
-  f.tokens = router(Counter::kDraftTokens);
-  f.model_ns = state.counter(shm::StageId::kSpeculator, Counter::kDraftModelNs);
-  for (std::size_t n = 0; n < ring::kMostDrafted; ++n) {
-    f.drafted[n] = router(nth(Counter::kDrafted1, n));
-    f.accepted[n] = router(nth(Counter::kAccepted1, n));
-  }
-  return f;
-}
-
-double rate(std::uint64_t tokens, std::uint64_t ns) {
-  return ns == 0 ? 0.0 : static_cast<double>(tokens) / (static_cast<double>(ns) / 1e9);
-}
-
-/// "78 % 61 %": what stood at each place, as far as anything was tried there.
-std::string by_place(const DraftFigures& d) {
-  std::string text;
-  for (std::size_t n = 0; n < ring::kMostDrafted && d.drafted[n] != 0; ++n)
-    text += print("%s%.0f %%", n == 0 ? "" : " ",
-                  100.0 * static_cast<double>(d.accepted[n]) / static_cast<double>(d.drafted[n]));
-  return text;
-}
-}  // namespace
 
 RunFigures figures_of(const RunState& state) {
   using stats::Counter;
@@ -139,7 +87,7 @@ RunFigures figures_of(const RunState& state) {
   f.profile = state.plan().profile;
   f.profile_reason = state.plan().profile_reason;
   const auto compute = [&](Counter c) { return state.counter(shm::StageId::kCompute, c); };
-  f.drafts = drafts_of(state);
+  f.drafts = draft_figures_of(state);
   f.decode = {compute(Counter::kDecodeSteps),       compute(Counter::kDecodeStepNs),
               compute(Counter::kDecodeGapNs),       compute(Counter::kDecodeAttentionNs),
               compute(Counter::kDecodeRouterNs),    compute(Counter::kDecodeExpertsNs),
@@ -158,11 +106,10 @@ std::string table(const Answer& a, const RunFigures& f) {
   if (const DraftFigures& d = f.drafts; d.steps != 0) {
     text += row("guessed ahead",
                 count(d.all_drafted(), "token") + ", " + std::to_string(d.all_accepted()) + " stood",
-                "by place " + by_place(d));
-    text += row("with guesses", print("%.1f tokens per second", rate(d.tokens, d.ns)),
-                print("%.2f tokens a pass; plain steps %.1f tokens per second",
-                      static_cast<double>(d.tokens) / static_cast<double>(d.steps),
-                      rate(d.plain_tokens, d.plain_ns)));
+                "by place " + d.by_place());
+    text += row("with guesses", print("%.1f tokens per second", d.tok_s()),
+                print("%.2f tokens a pass; plain steps %.1f tokens per second", d.tokens_per_pass(),
+                      d.plain_tok_s()));
   }
   if (f.experts != 0) {
     const auto found = f.hit_rate();
@@ -208,18 +155,7 @@ std::string json_line(const Answer& a, const RunFigures& f) {
                    {"useful_bytes", f.prefetch_useful_bytes},
                    {"late_bytes", f.prefetch_late_bytes},
                    {"wasted_bytes", f.prefetch_wasted_bytes}};
-  const DraftFigures& s = f.drafts;
-  j["speculation"] = {{"drafted", s.all_drafted()},
-                      {"accepted", s.all_accepted()},
-                      {"drafted_by_place", s.drafted},
-                      {"accepted_by_place", s.accepted},
-                      {"steps", s.steps},
-                      {"tokens", s.tokens},
-                      {"step_ms", static_cast<double>(s.ns) / 1e6},
-                      {"plain_steps", s.plain_steps},
-                      {"plain_tokens", s.plain_tokens},
-                      {"plain_step_ms", static_cast<double>(s.plain_ns) / 1e6},
-                      {"draft_model_ms", static_cast<double>(s.model_ns) / 1e6}};
+  j["speculation"] = to_json(f.drafts);
   j["ram_budget_bytes"] = f.ram_budget_bytes;
   j["ram_peak_bytes"] = f.ram_peak_bytes;
   j["profile"] = f.profile;

@@ -1,11 +1,10 @@
 #pragma once
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "ring/messages.hpp"
 #include "services/cli/answer.hpp"
+#include "services/cli/draft_figures.hpp"
 #include "services/cli/run_state.hpp"
 
 namespace wisp::cli {
@@ -18,17 +17,6 @@ struct DecodeTimes {
 
   /// The share of the time that is neither arithmetic nor waiting for the drive; nothing without steps.
   std::optional<double> overhead() const;
-};
-
-/// What was guessed and what stood, as the router counts it (stats::Counter).
-struct DraftFigures {
-  std::uint64_t plain_steps = 0, plain_ns = 0, plain_tokens = 0;
-  std::uint64_t steps = 0, ns = 0, tokens = 0;                          ///< of steps with drafts
-  std::uint64_t model_ns = 0;                                           ///< CPU time of the draft model
-  std::array<std::uint64_t, ring::kMostDrafted> drafted{}, accepted{};  ///< by place behind a known token
-
-  std::uint64_t all_drafted() const;
-  std::uint64_t all_accepted() const;
 };
 
 /// What the run's counters say beside an answer.

@@ -51,7 +51,7 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   if (std::string wrong = kernels::isa_refusal(); !wrong.empty()) return invalid(std::move(wrong));
   WISP_ASSIGN(model::Manifest manifest, model::load_manifest(ctx.plan().options.model));
-  const std::uint64_t page = manifest.spec.kv_page_bytes(ctx.plan().kv_format);
+  const std::uint64_t page = manifest.spec.kv_page_bytes(ctx.plan().kv_format) + ctx.plan().hidden_page_bytes;
   if (ctx.plan().kv_page_bytes != page || ctx.plan().dense_bytes != manifest.dense_bytes ||
       (manifest.spec.expert_count() != 0 && ctx.plan().stride != manifest.spec.expert.stride))
     return invalid("model " + manifest.name + " is not the one this run was planned for; it changed on disk");
@@ -84,8 +84,9 @@ void ComputeStage::make_ready() {
   if (!weights.ok()) ctx_.give_up(weights.error());
   weights_ = std::move(weights).value();
   shm::Kv* kv = ctx_.at().kv;
+  const bool hidden = ctx_.plan().hidden_page_bytes != 0;
   const KvPages pages{reinterpret_cast<std::byte*>(kv) + kv->pages_offset, kv->page_bytes,
-                      ctx_.plan().kv_format};
+                      ctx_.plan().kv_format, hidden ? ctx_.plan().hidden_at() : 0};
   const kernels::Kernels& table = kernels::best_kernels();
   forward_ = std::make_unique<Forward>(manifest_.spec, weights_, pages, table, pool_,
                                        ctx_.plan().prompt_chunk + ctx_.plan().parallel, ctx_.plan().ctx,

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/check.hpp"
+#include "wisp/kernels/number.hpp"
 
 namespace wisp::compute {
 
@@ -116,6 +117,7 @@ bool Forward::run(std::span<Sequence> sequences, ExpertSource& experts, ExpertSo
     }
   }
   spans_.enter(Span::kHead);
+  if (kv_.hidden_at != 0) keep_hidden(sequences);
   head(sequences);
   spans_.enter(Span::kOther);
   return true;
@@ -280,6 +282,19 @@ void Forward::mlp(std::uint32_t layer, float* y, float* sum) {
 void Forward::glu(float* gate, const float* up, std::size_t n) const {
   if (spec_.glu.limit == 0.0f) return k_.silu_mul(gate, up, n);
   kernels::clamped_glu(gate, up, n, spec_.glu.limit, spec_.glu.alpha);
+}
+
+void Forward::keep_hidden(std::span<const Sequence> sequences) {
+  norm_rows(weights_.norm);
+  const std::uint32_t h = spec_.hidden;
+  for_rows(static_cast<std::uint32_t>(rows_.size()), h, [&](std::size_t r) {
+    const Sequence& s = sequences[rows_[r].sequence];
+    const std::uint32_t at = rows_[r].position;
+    const float* const row = normed_.data() + r * h;
+    auto* const out = reinterpret_cast<std::uint16_t*>(
+        kv_.hidden(s.pages[at / kernels::kPageTokens], at % kernels::kPageTokens, h));
+    for (std::uint32_t i = 0; i < h; ++i) out[i] = kernels::float_to_bf16(row[i]);
+  });
 }
 
 void Forward::head(std::span<Sequence> sequences) {

@@ -24,7 +24,12 @@ struct KvPages {
   std::byte* base = nullptr;
   std::uint64_t page_bytes = 0;
   kernels::KvFormat format = kernels::KvFormat::kF32;
+  std::uint64_t hidden_at = 0;  ///< where each page has room for the rows behind the last norm; 0: nowhere
 
+  /// Where the hidden row of slot `at` of page `page` lies: [hidden] bf16.
+  std::byte* hidden(std::uint32_t page, std::uint32_t at, std::uint32_t width) const {
+    return base + page * page_bytes + hidden_at + std::uint64_t{at} * width * sizeof(std::uint16_t);
+  }
   /// Where number `at` of page `page` lies.
   std::byte* number(std::uint32_t page, std::uint64_t at) const {
     return base + page * page_bytes + at * kernels::kv_bytes(format);
@@ -236,6 +241,8 @@ class Forward {
   /// Tiles [begin, end) of gate [rows, width]: what `down` takes; and those of up, which are used up.
   void gated(const ExpertWeights& w, const Input& gate_in, const Input& up_in, std::uint32_t rows,
              float* gate, float* up, std::uint32_t begin, std::uint32_t end) const;
+  /// Writes the rows behind the last norm into the pages.
+  void keep_hidden(std::span<const Sequence> sequences);
   void head(std::span<Sequence> sequences);
 
   void norm_rows(const std::vector<float>& weight);

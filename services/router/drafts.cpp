@@ -29,7 +29,10 @@ Drafts::Drafts(service::StageContext& ctx, const JournalWriter& journal)
     : ctx_(ctx),
       journal_(&journal),
       on_(ctx.plan().options.speculate != "off"),
-      model_(!ctx.plan().options.draft.empty()),
+      asks_maker_(!ctx.plan().options.draft.empty() ? ring::kAskModel
+                  : ctx.plan().head_bytes != 0      ? ring::kAskHead
+                                                    : 0),
+      maker_(asks_maker_ == ring::kAskHead ? DraftSource::kHead : DraftSource::kModel),
       spare_core_(plan::usable_cores() > ctx.plan().threads),
       control_(ctx.plan().records, fixed_count(ctx.plan()), ctx.plan().options.draft_log) {
   if (!on_) return;
@@ -146,14 +149,14 @@ void Drafts::committed(std::uint32_t record, bool alone) {
   if (!alone || journal_->finished(record) || wanted_room(record) == 0) return;
   if (offer(record).count > 0 || !speculator_runs()) return;
   const DraftControl::Wish match = control_.wish(record, DraftSource::kShortMatch);
-  const DraftControl::Wish model = model_ ? control_.wish(record, DraftSource::kModel) : DraftControl::Wish{};
-  const auto sources = static_cast<std::uint8_t>((match.count > 0 ? ring::kAskMatch : 0) |
-                                                 (model.count > 0 ? ring::kAskModel : 0));
+  const DraftControl::Wish made = asks_maker_ != 0 ? control_.wish(record, maker_) : DraftControl::Wish{};
+  const auto sources =
+      static_cast<std::uint8_t>((match.count > 0 ? ring::kAskMatch : 0) | (made.count > 0 ? asks_maker_ : 0));
   if (sources == 0) return;
-  ask(record, sources, model.count > 0 ? model.count : match.count);
+  ask(record, sources, made.count > 0 ? made.count : match.count);
   waiting_ = record;
   waits_since_ns_ = shm::monotonic_now();
-  waits_until_ns_ = waits_since_ns_ + std::max(match.patience_ns, model.patience_ns);
+  waits_until_ns_ = waits_since_ns_ + std::max(match.patience_ns, made.patience_ns);
 }
 
 bool Drafts::waits() {
@@ -224,10 +227,9 @@ void Drafts::published(std::span<const PlannedRows> rows) {
     if (wanted_room(p.record) <= p.drafts) continue;
     std::uint8_t sources = 0;
     if (control_.worth_asking(p.record, DraftSource::kShortMatch, token, true)) sources |= ring::kAskMatch;
-    if (model_ && control_.worth_asking(p.record, DraftSource::kModel, token, beside))
-      sources |= ring::kAskModel;
-    const bool model = (sources & ring::kAskModel) != 0;
-    ask(p.record, sources, model ? p.drafts + 1 + ring::kMostDrafted / 2 : ring::kLongestDraft);
+    if (asks_maker_ != 0 && control_.worth_asking(p.record, maker_, token, beside)) sources |= asks_maker_;
+    const bool made = (sources & asks_maker_) != 0;
+    ask(p.record, sources, made ? p.drafts + 1 + ring::kMostDrafted / 2 : ring::kLongestDraft);
   }
 }
 
@@ -239,6 +241,7 @@ void Drafts::finished(std::uint64_t ns, std::uint32_t tokens) {
   desk->add(plain ? Counter::kPlainSteps : Counter::kDraftSteps);
   desk->add(plain ? Counter::kPlainStepNs : Counter::kDraftStepNs, ns + step_.waited_ns);
   desk->add(plain ? Counter::kPlainTokens : Counter::kDraftTokens, tokens);
+  desk->add(Counter::kDraftWaitNs, step_.waited_ns);
   step_ = {};
 }
 

@@ -70,9 +70,11 @@ class Drafts {
 
   service::StageContext& ctx_;
   const JournalWriter* journal_;
-  bool on_;          ///< the plan has drafts
-  bool model_;       ///< the plan has a draft model
-  bool spare_core_;  ///< a draft model runs beside compute, not instead of it
+  bool on_;  ///< the plan has drafts
+  /// What computes drafts, a draft model or the model's own head, as a flag of the question; 0: nothing does.
+  std::uint8_t asks_maker_;
+  DraftSource maker_;
+  bool spare_core_;  ///< it runs beside compute, not instead of it
   LoggedDraftControl control_;
   ring::Producer to_speculator_;
   ring::Consumer from_speculator_;

@@ -63,22 +63,15 @@ void DraftHead::set_up(const plan::RunPlan& plan) {
   manifest_.experts = {};
   std::byte* const experts = memory_.data() + sizes_.dense_bytes;
   std::byte* const kv = experts + sizes_.expert_bytes + sizes_.table_bytes;
-  pool_ = std::make_unique<compute::ThreadPool>(1, false);
-  experts_ = std::make_unique<ResidentExperts>(spec, experts);
-  forward_ = std::make_unique<compute::Forward>(
-      spec, weights_, compute::KvPages{kv, sizes_.kv_page_bytes, plan.kv_format}, kernels::best_kernels(),
-      *pool_, sizes_.rows, sizes_.ctx, plan.profile == "fast");
-  forward_->reserve_logits(1);
-  one_.resize(1);
-  places_.emplace(sizes_);
+  forward_.emplace(spec, weights_, sizes_, experts, kv, plan.kv_format, plan.profile == "fast");
   first_.resize(sizes_.places);
   behind_.resize(sizes_.places);
   chain_.resize(spec.hidden);
 }
 
 std::uint32_t DraftHead::standing(std::uint32_t place, std::span<const std::uint32_t> ids) {
-  if (places_->rows(place) != 0 && first_[place] != ids[0]) places_->cut(place, 0);
-  return places_->ask(place, ids.subspan(1));
+  if (forward_->places().rows(place) != 0 && first_[place] != ids[0]) forward_->places().cut(place, 0);
+  return forward_->places().ask(place, ids.subspan(1));
 }
 
 std::uint32_t DraftHead::wants(std::uint32_t place, std::span<const std::uint32_t> ids) {
@@ -91,7 +84,7 @@ std::uint32_t DraftHead::propose(std::uint32_t place, std::span<const std::uint3
   behind_[place] = false;
   if (ids.size() < 2) return 0;
   if (ids.size() > sizes_.ctx) {
-    places_->forget(place);  // it never gets shorter
+    forward_->places().forget(place);  // it never gets shorter
     return 0;
   }
   const std::size_t width = manifest_.spec.hidden;
@@ -110,49 +103,32 @@ std::uint32_t DraftHead::propose(std::uint32_t place, std::span<const std::uint3
   const bool begins = !out.empty() && end == last + std::uint64_t{1};
   if (!begins || left > sizes_.rows) {
     const std::uint32_t piece = std::min(begins ? left - 1 : left, sizes_.rows);
-    if (!places_->hold(place, at + piece) || !run(place, at, ids.subspan(at + 1, piece), given(piece), false))
+    if (!forward_->places().hold(place, at + piece) ||
+        !forward_->run(place, at, ids.subspan(at + 1, piece), given(piece), false))
       return 0;
-    places_->add(place, ids.subspan(at + 1, piece));
+    forward_->places().add(place, ids.subspan(at + 1, piece));
     behind_[place] = piece < left;
     return 0;
   }
   // Row n of the answer needs n - 1 drafted ones before it; those are no rows of the model's.
   const auto most = static_cast<std::uint32_t>(std::min<std::size_t>(out.size(), sizes_.ctx - last - 1));
-  if (!places_->hold(place, last + most) || !run(place, at, ids.subspan(at + 1), given(left), true)) return 0;
-  places_->add(place, ids.subspan(at + 1));
-  out[0] = likeliest();
+  if (!forward_->places().hold(place, last + most) ||
+      !forward_->run(place, at, ids.subspan(at + 1), given(left), true))
+    return 0;
+  forward_->places().add(place, ids.subspan(at + 1));
+  out[0] = forward_->likeliest(vocab);
   for (std::uint32_t n = 1; n < most; ++n) {
-    const std::span<const float> fed = forward_->normed(0);
+    const std::span<const float> fed = forward_->normed();
     std::copy(fed.begin(), fed.end(), chain_.begin());
-    if (!run(place, last + n, out.subspan(n - 1, 1), chain_, true)) return n;
-    out[n] = likeliest();
+    if (!forward_->run(place, last + n, out.subspan(n - 1, 1), chain_, true)) return n;
+    out[n] = forward_->likeliest(vocab);
   }
   return most;
 }
 
 void DraftHead::forget(std::uint32_t place) {
-  places_->forget(place);
+  forward_->places().forget(place);
   behind_[place] = false;
-}
-
-bool DraftHead::run(std::uint32_t place, std::uint32_t at, std::span<const std::uint32_t> next,
-                    std::span<const float> hidden, bool logits) {
-  compute::Sequence& s = one_[0];
-  s.ids = next;
-  s.pages = places_->pages(place);
-  s.start = at;
-  s.logits = logits ? compute::Logits::kLastRow : compute::Logits::kNone;
-  s.error.clear();
-  s.hidden = hidden;
-  places_->cut(place, at);
-  if (!forward_->run(one_, *experts_, [] { return false; }) || !s.error.empty()) return false;
-  rows_ += next.size();
-  return true;
-}
-
-std::uint32_t DraftHead::likeliest() const {
-  const std::span<const float> logits = forward_->logits(0);
-  return static_cast<std::uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 }  // namespace wisp::speculator

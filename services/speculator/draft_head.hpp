@@ -10,10 +10,8 @@
 #include "model/manifest.hpp"
 #include "plan/draft_plan.hpp"
 #include "plan/run_plan.hpp"
-#include "services/compute/forward.hpp"
-#include "services/speculator/place_pages.hpp"
+#include "services/speculator/draft_forward.hpp"
 #include "services/speculator/private_memory.hpp"
-#include "services/speculator/resident_experts.hpp"
 
 namespace wisp::speculator {
 
@@ -51,12 +49,12 @@ class DraftHead {
   /// Whether the last propose() of this place ended before it had used all rows: the same call goes on.
   bool has_more(std::uint32_t place) const { return behind_[place]; }
   /// Logits that the last token of the last proposal was taken from: [vocab].
-  std::span<const float> logits() const { return forward_->logits(0); }
+  std::span<const float> logits() const { return forward_->logits(); }
 
   const model::ModelSpec& spec() const { return manifest_.spec; }
   const plan::DraftPlan& sizes() const { return sizes_; }
   /// Rows that were computed: what drafting costs, as a number.
-  std::uint64_t rows() const { return rows_; }
+  std::uint64_t rows() const { return forward_->rows(); }
 
  private:
   DraftHead(model::Manifest manifest, const plan::DraftPlan& sizes)
@@ -67,25 +65,15 @@ class DraftHead {
 
   /// Rows of `place` that stand for the beginning of `ids`: row p is of ids up to p + 1.
   std::uint32_t standing(std::uint32_t place, std::span<const std::uint32_t> ids);
-  /// Computes rows [at, at + next.size()) of `place` from `hidden` and the tokens behind them; logits of the
-  /// last one where asked. False where it failed.
-  bool run(std::uint32_t place, std::uint32_t at, std::span<const std::uint32_t> next,
-           std::span<const float> hidden, bool logits);
-  std::uint32_t likeliest() const;
 
   model::Manifest manifest_;  ///< the head's: spec; the rest is dropped once everything is read
   plan::DraftPlan sizes_;
   PrivateMemory memory_;  ///< dense part, experts, embedding and output matrix, KV pages
   compute::Weights weights_;
-  std::unique_ptr<compute::ThreadPool> pool_;
-  std::unique_ptr<ResidentExperts> experts_;
-  std::unique_ptr<compute::Forward> forward_;
-  std::vector<compute::Sequence> one_;  ///< [1]
-  std::optional<PlacePages> places_;    ///< id p + 1 stands for row p
-  std::vector<std::uint32_t> first_;    ///< [places] id 0 of the rows that stand
-  std::vector<bool> behind_;            ///< [places] whether has_more()
-  std::vector<float> chain_;            ///< [hidden] what the next row of a chain is fed with
-  std::uint64_t rows_ = 0;
+  std::optional<DraftForward> forward_;  ///< of its places, id p + 1 stands for row p
+  std::vector<std::uint32_t> first_;     ///< [places] id 0 of the rows that stand
+  std::vector<bool> behind_;             ///< [places] whether has_more()
+  std::vector<float> chain_;             ///< [hidden] what the next row of a chain is fed with
 };
 
 }  // namespace wisp::speculator

@@ -42,14 +42,7 @@ void DraftModel::set_up(const plan::RunPlan& plan) {
   vocab_ = std::min(vocab_, spec.vocab);
   std::byte* const experts = memory_.data() + sizes_.dense_bytes;
   std::byte* const kv = experts + sizes_.expert_bytes;
-  pool_ = std::make_unique<compute::ThreadPool>(1, false);
-  experts_ = std::make_unique<ResidentExperts>(spec, experts);
-  forward_ = std::make_unique<compute::Forward>(
-      spec, weights_, compute::KvPages{kv, sizes_.kv_page_bytes, plan.kv_format}, kernels::best_kernels(),
-      *pool_, sizes_.rows, sizes_.ctx, manifest_.profile == "fast");
-  forward_->reserve_logits(1);
-  one_.resize(1);
-  places_.emplace(sizes_);
+  forward_.emplace(spec, weights_, sizes_, experts, kv, plan.kv_format, manifest_.profile == "fast");
   behind_.resize(sizes_.places);
 }
 
@@ -58,11 +51,11 @@ std::uint32_t DraftModel::propose(std::uint32_t place, std::uint64_t /*request*/
   behind_[place] = false;
   if (ids.empty()) return 0;
   if (ids.size() > sizes_.ctx) {
-    places_->forget(place);  // it never gets shorter
+    forward_->places().forget(place);  // it never gets shorter
     return 0;
   }
   const auto count = static_cast<std::uint32_t>(ids.size());
-  const std::uint32_t rows = places_->ask(place, ids);
+  const std::uint32_t rows = forward_->places().ask(place, ids);
   const std::span<const std::uint32_t> unseen = ids.subspan(rows);
   const std::uint32_t vocab = manifest_.spec.vocab;
   if (std::any_of(unseen.begin(), unseen.end(), [vocab](std::uint32_t id) { return id >= vocab; })) return 0;
@@ -72,44 +65,32 @@ std::uint32_t DraftModel::propose(std::uint32_t place, std::uint64_t /*request*/
   const std::uint32_t left = count - at;
   if (out.empty() || left > sizes_.rows) {
     const std::uint32_t piece = std::min(left - 1, sizes_.rows);
-    if (piece != 0 && !(places_->hold(place, at + piece) && run(place, at, ids.subspan(at, piece), false)))
+    if (piece != 0 &&
+        !(forward_->places().hold(place, at + piece) && run(place, at, ids.subspan(at, piece), false)))
       return 0;
     behind_[place] = at + piece + 1 < count || !out.empty();
     return 0;
   }
   // Row n of the answer needs n - 1 drafted ones before it.
   const auto most = static_cast<std::uint32_t>(std::min<std::size_t>(out.size(), sizes_.ctx - count + 1));
-  if (!places_->hold(place, count + most - 1) || !run(place, at, ids.subspan(at), true)) return 0;
-  out[0] = likeliest();
+  if (!forward_->places().hold(place, count + most - 1) || !run(place, at, ids.subspan(at), true)) return 0;
+  out[0] = forward_->likeliest(vocab_);
   for (std::uint32_t n = 1; n < most; ++n) {
     if (!run(place, count + n - 1, out.subspan(n - 1, 1), true)) return n;
-    out[n] = likeliest();
+    out[n] = forward_->likeliest(vocab_);
   }
   return most;
 }
 
 void DraftModel::forget(std::uint32_t place) {
-  places_->forget(place);
+  forward_->places().forget(place);
   behind_[place] = false;
 }
 
 bool DraftModel::run(std::uint32_t place, std::uint32_t at, std::span<const std::uint32_t> ids, bool logits) {
-  compute::Sequence& s = one_[0];
-  s.ids = ids;
-  s.pages = places_->pages(place);
-  s.start = at;
-  s.logits = logits ? compute::Logits::kLastRow : compute::Logits::kNone;
-  s.error.clear();
-  places_->cut(place, at);
-  if (!forward_->run(one_, *experts_, [] { return false; }) || !s.error.empty()) return false;
-  places_->add(place, ids);
-  rows_ += ids.size();
+  if (!forward_->run(place, at, ids, {}, logits)) return false;
+  forward_->places().add(place, ids);
   return true;
-}
-
-std::uint32_t DraftModel::likeliest() const {
-  const std::span<const float> logits = forward_->logits(0).first(vocab_);
-  return static_cast<std::uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
 }  // namespace wisp::speculator

@@ -10,10 +10,8 @@
 #include "model/manifest.hpp"
 #include "plan/draft_plan.hpp"
 #include "plan/run_plan.hpp"
-#include "services/compute/forward.hpp"
-#include "services/speculator/place_pages.hpp"
+#include "services/speculator/draft_forward.hpp"
 #include "services/speculator/private_memory.hpp"
-#include "services/speculator/resident_experts.hpp"
 #include "services/speculator/source.hpp"
 
 namespace wisp::speculator {
@@ -40,12 +38,12 @@ class DraftModel final : public Source {
   void forget(std::uint32_t place) override;
 
   /// Whether the last propose() of this place ended before it had caught up: the same call goes on.
-  bool has_more(std::uint32_t place) const { return behind_[place]; }
+  bool has_more(std::uint32_t place) const override { return behind_[place]; }
 
   const model::ModelSpec& spec() const { return manifest_.spec; }
   const plan::DraftPlan& sizes() const { return sizes_; }
   /// Rows that were computed, of prompts and drafts together: what drafting costs, as a number.
-  std::uint64_t rows() const { return rows_; }
+  std::uint64_t rows() const { return forward_->rows(); }
 
  private:
   DraftModel(model::Manifest manifest, const plan::DraftPlan& sizes, std::uint32_t vocab)
@@ -53,23 +51,16 @@ class DraftModel final : public Source {
   static Result<std::unique_ptr<DraftModel>> open_in_memory(const plan::RunPlan& plan, std::uint32_t vocab);
   void set_up(const plan::RunPlan& plan);
 
-  /// Computes rows [at, at + ids.size()) of `place`; logits of the last one where asked. False where it
-  /// failed.
+  /// DraftForward::run, of rows that stand.
   bool run(std::uint32_t place, std::uint32_t at, std::span<const std::uint32_t> ids, bool logits);
-  std::uint32_t likeliest() const;
 
   model::Manifest manifest_;  ///< spec and name; the rest is dropped once everything is read
   plan::DraftPlan sizes_;
   std::uint32_t vocab_;   ///< ids below this may be proposed
   PrivateMemory memory_;  ///< dense part, experts, KV pages
   compute::Weights weights_;
-  std::unique_ptr<compute::ThreadPool> pool_;
-  std::unique_ptr<ResidentExperts> experts_;
-  std::unique_ptr<compute::Forward> forward_;
-  std::vector<compute::Sequence> one_;  ///< [1]
-  std::optional<PlacePages> places_;
+  std::optional<DraftForward> forward_;
   std::vector<bool> behind_;  ///< [places] whether has_more()
-  std::uint64_t rows_ = 0;
 };
 
 }  // namespace wisp::speculator

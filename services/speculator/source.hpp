@@ -15,6 +15,9 @@ class Source {
   /// the target's vocabulary. 0: nothing to say.
   virtual std::uint32_t propose(std::uint32_t place, std::uint64_t request,
                                 std::span<const std::uint32_t> ids, std::span<std::uint32_t> out) = 0;
+  /// Whether the last call of propose() about this place ended before it had caught up with the sequence: the
+  /// same call goes on.
+  virtual bool has_more(std::uint32_t /*place*/) const { return false; }
   /// The sequence in `place` has ended; what was kept of it may go.
   virtual void forget(std::uint32_t place) = 0;
 };

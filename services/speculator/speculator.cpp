@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "services/speculator/draft_model.hpp"
+#include "services/speculator/head_source.hpp"
+
 namespace wisp::speculator {
 
 using shm::EdgeId;
@@ -25,14 +28,14 @@ std::uint64_t cpu_now() {
 }
 }  // namespace
 
-SpeculatorStage::SpeculatorStage(service::StageContext& ctx, std::unique_ptr<DraftModel> model,
-                                 std::optional<Script> script)
+SpeculatorStage::SpeculatorStage(service::StageContext& ctx, Maker maker, std::optional<Script> script)
     : ctx_(ctx),
       journal_(ctx.at().journal),
       from_router_(ctx.consumer(EdgeId::kRouterSpeculator)),
       to_router_(ctx.producer(EdgeId::kSpeculatorRouter)),
       lookup_(ctx.plan().records, ctx.plan().ctx),
-      model_(std::move(model)),
+      maker_(std::move(maker)),
+      asks_maker_(maker_.kind == ring::DraftSource::kHead ? ring::kAskHead : ring::kAskModel),
       script_(std::move(script)),
       questions_(ctx.plan().records),
       texts_(ctx.plan().records) {
@@ -40,11 +43,14 @@ SpeculatorStage::SpeculatorStage(service::StageContext& ctx, std::unique_ptr<Dra
 }
 
 Result<std::unique_ptr<service::Stage>> make_speculator(service::StageContext& ctx) {
-  std::unique_ptr<DraftModel> model;
+  SpeculatorStage::Maker maker;
   std::optional<Script> script;
   if (ctx.plan().options.speculate != "off") {
     if (!ctx.plan().options.draft.empty()) {
-      WISP_ASSIGN(model, DraftModel::open(ctx.plan(), ctx.plan().vocab));
+      WISP_ASSIGN(maker.source, DraftModel::open(ctx.plan(), ctx.plan().vocab));
+    } else if (ctx.plan().head_bytes != 0) {
+      WISP_ASSIGN(maker.source, HeadSource::open(ctx.at()));
+      maker.kind = ring::DraftSource::kHead;
     }
     const char* const path = std::getenv(kScriptVariable);
     if (path != nullptr && *path != '\0') {
@@ -52,7 +58,7 @@ Result<std::unique_ptr<service::Stage>> make_speculator(service::StageContext& c
     }
   }
   return std::unique_ptr<service::Stage>(
-      std::make_unique<SpeculatorStage>(ctx, std::move(model), std::move(script)));
+      std::make_unique<SpeculatorStage>(ctx, std::move(maker), std::move(script)));
 }
 
 bool SpeculatorStage::has_work() {
@@ -88,7 +94,7 @@ void SpeculatorStage::forget_ended() {
     if (t.request == 0 || journal_->record(i)->request.load(std::memory_order_acquire) == t.request) continue;
     t = {};
     lookup_.forget(i);
-    if (model_) model_->forget(i);
+    if (maker_.source) maker_.source->forget(i);
   }
 }
 
@@ -122,29 +128,29 @@ void SpeculatorStage::answer(std::uint32_t record) {
   if (!read(record, q.request)) return;
   q.pos = static_cast<std::uint32_t>(texts_[record].ids.size());
   if (script_) return answer_by_script(record, q);
-  const bool model = (q.sources & ring::kAskModel) != 0 && model_;
+  const bool made = (q.sources & asks_maker_) != 0 && maker_.source;
   if ((q.sources & ring::kAskMatch) != 0) {
     const std::uint64_t begin = cpu_now();
     const std::uint32_t n = lookup_.propose(record, q.request, texts_[record].ids, drafts_);
     const auto source = lookup_.matched() >= PromptLookup::kLong ? ring::DraftSource::kLongMatch
                                                                  : ring::DraftSource::kShortMatch;
-    send(q, record, flags(source, !model), n, cpu_now() - begin);
+    send(q, record, flags(source, !made), n, cpu_now() - begin);
   }
-  if (model) answer_by_model(record, q);
+  if (made) answer_by_maker(record, q);
 }
 
-void SpeculatorStage::answer_by_model(std::uint32_t record, const Question& q) {
+void SpeculatorStage::answer_by_maker(std::uint32_t record, const Question& q) {
   const std::uint64_t begin = cpu_now();
   const std::uint32_t n =
-      model_->propose(record, q.request, texts_[record].ids,
-                      std::span(drafts_).first(std::min<std::size_t>(q.count, drafts_.size())));
+      maker_.source->propose(record, q.request, texts_[record].ids,
+                             std::span(drafts_).first(std::min<std::size_t>(q.count, drafts_.size())));
   const std::uint64_t took = cpu_now() - begin;
   ctx_.desk()->add(Counter::kDraftModelNs, took);
-  send(q, record, flags(ring::DraftSource::kModel, true), n, took);
+  send(q, record, flags(maker_.kind, true), n, took);
   // A long prompt is read on between other questions; what comes of it is too late for this one.
-  if (!model_->has_more(record) || questions_[record].request != 0) return;
+  if (!maker_.source->has_more(record) || questions_[record].request != 0) return;
   questions_[record] = q;
-  questions_[record].sources = ring::kAskModel;
+  questions_[record].sources = asks_maker_;
   ++open_;
 }
 

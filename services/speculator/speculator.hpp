@@ -3,9 +3,9 @@
 #include <optional>
 #include <vector>
 
-#include "services/speculator/draft_model.hpp"
 #include "services/speculator/prompt_lookup.hpp"
 #include "services/speculator/script.hpp"
+#include "services/speculator/source.hpp"
 #include "services/speculator/speculator_stage.hpp"
 
 namespace wisp::speculator {
@@ -15,9 +15,13 @@ namespace wisp::speculator {
 /// that it says is a hint: where the ring is full it is not said.
 class SpeculatorStage final : public service::Stage {
  public:
-  /// `model` and `script` may be none.
-  SpeculatorStage(service::StageContext& ctx, std::unique_ptr<DraftModel> model,
-                  std::optional<Script> script);
+  /// What computes drafts, and what its messages are called: kModel or kHead.
+  struct Maker {
+    std::unique_ptr<Source> source;  ///< null: none
+    ring::DraftSource kind = ring::DraftSource::kModel;
+  };
+  /// `script` may be none.
+  SpeculatorStage(service::StageContext& ctx, Maker maker, std::optional<Script> script);
 
   bool poll() override;
   bool has_work() override;
@@ -41,7 +45,7 @@ class SpeculatorStage final : public service::Stage {
   /// Brings the text of `record` up to date. False where `request` lives there no more.
   bool read(std::uint32_t record, std::uint64_t request);
   void answer(std::uint32_t record);
-  void answer_by_model(std::uint32_t record, const Question& q);
+  void answer_by_maker(std::uint32_t record, const Question& q);
   void answer_by_script(std::uint32_t record, const Question& q);
   void send(const Question& q, std::uint32_t record, std::uint8_t flags, std::uint32_t count,
             std::uint64_t cpu_ns);
@@ -52,7 +56,8 @@ class SpeculatorStage final : public service::Stage {
   ring::Consumer from_router_;
   ring::Producer to_router_;
   PromptLookup lookup_;
-  std::unique_ptr<DraftModel> model_;
+  Maker maker_;
+  std::uint8_t asks_maker_;  ///< the flag of a question to it
   std::optional<Script> script_;
   std::vector<Question> questions_;  ///< [records]
   std::vector<Text> texts_;          ///< [records]

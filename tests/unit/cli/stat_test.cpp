@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "ring/descriptor.hpp"
+#include "services/cli/draft_figures.hpp"
 #include "services/cli/stat_view.hpp"
 
 namespace wisp::cli {
@@ -41,40 +42,53 @@ TEST(Stat, TextOfAHeldAndADeadStage) {
                 {"waits_s", 12.0},
                 {"counters", {{"loops", 3}}}};
   };
-  const Json j{{"run_dir", "/r"},
-               {"model", "pocket"},
-               {"topology", "full"},
-               {"port", 0},
-               {"engine_clock_paused", true},
-               {"given_up", ""},
-               {"stages", Json::array({stage("compute", true, 4039, "expert 1 of layer 2"),
-                                       stage("loader", false, 0, "")})},
-               {"slots",
-                {{"total", 8},
-                 {"ready", 4},
-                 {"read_ahead", 1},
-                 {"filling", 1},
-                 {"evicting", 0},
-                 {"draining", 2},
-                 {"free", 0},
-                 {"dense_ready", true}}},
-               {"experts", 256},
-               {"memory",
-                {{"now_bytes", 1048576},
-                 {"peak_bytes", 2097152},
-                 {"budget_bytes", 4194304},
-                 {"slab_bytes", 65536},
-                 {"slab_in_memory", 32768},
-                 {"huge_page_bytes", 0},
-                 {"locked", true}}},
-               {"kv", {{"tokens", 640}, {"format", "bf16"}, {"bytes", 3145728}}},
-               {"requests", Json::array()},
-               {"hops", Json::array()}};
+  DraftFigures drafts;
+  drafts.steps = 4;
+  drafts.tokens = 10;
+  drafts.ns = 2'000'000'000;
+  drafts.plain_tokens = 6;
+  drafts.plain_ns = 3'000'000'000;
+  drafts.drafted = {4, 4, 1};
+  drafts.accepted = {4, 2, 0};
+  Json j{{"run_dir", "/r"},
+         {"model", "pocket"},
+         {"topology", "full"},
+         {"port", 0},
+         {"engine_clock_paused", true},
+         {"given_up", ""},
+         {"stages",
+          Json::array({stage("compute", true, 4039, "expert 1 of layer 2"), stage("loader", false, 0, "")})},
+         {"slots",
+          {{"total", 8},
+           {"ready", 4},
+           {"read_ahead", 1},
+           {"filling", 1},
+           {"evicting", 0},
+           {"draining", 2},
+           {"free", 0},
+           {"dense_ready", true}}},
+         {"experts", 256},
+         {"memory",
+          {{"now_bytes", 1048576},
+           {"peak_bytes", 2097152},
+           {"budget_bytes", 4194304},
+           {"slab_bytes", 65536},
+           {"slab_in_memory", 32768},
+           {"huge_page_bytes", 0},
+           {"locked", true}}},
+         {"kv", {{"tokens", 640}, {"format", "bf16"}, {"bytes", 3145728}}},
+         {"speculation", to_json(drafts)},
+         {"requests", Json::array()},
+         {"hops", Json::array()}};
   const std::string text = stat_text(j);
   for (const char* part : {"traced by 4039", "expert 1 of layer 2 (12.0 s)", "clock stands still",
                            "4 ready, 1 read ahead, 1 filling", "2 draining", "2 MiB at most",
-                           "640 tokens in bf16, 3 MiB", "loops 3"})
+                           "640 tokens in bf16, 3 MiB", "loops 3",
+                           "drafts   9, 6 stood; by place 100 % 50 % 0 %; 2.50 tokens a pass; 5.0 tokens per "
+                           "second with them, 2.0 in plain steps"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  j["speculation"] = to_json(DraftFigures{});
+  EXPECT_EQ(stat_text(j).find("drafts"), std::string::npos);
 }
 
 }  // namespace

@@ -95,6 +95,19 @@ TEST(Regions, EachStageGetsOnlyWhatItMayHave) {
   EXPECT_EQ(access_of(*r, StageId::kSpeculator), expected);
 }
 
+TEST(Regions, ADraftHeadReadsItsModelsWeightsAndRows) {
+  plan::RunPlan plan = toy_plan();
+  plan.head_bytes = 4096;
+  auto r = Regions::create(plan, 1);
+  ASSERT_TRUE(r.ok()) << r.error().text;
+  const auto own = access_of(*r, StageId::kSpeculator);
+  for (const int n : {fds::kDense, fds::kKv, fds::kJournal}) EXPECT_EQ(own.at(n), 'r');
+  EXPECT_EQ(own.count(fds::kSlab), 0u);
+  EXPECT_EQ(access_of(*r, StageId::kCompute).at(fds::kKv), 'w');
+  EXPECT_EQ(access_of(*r, StageId::kLoader).at(fds::kDense), 'w');
+  EXPECT_EQ(access_of(*r, StageId::kRouter).count(fds::kKv), 0u);
+}
+
 TEST(Regions, WhatAnybodyMayReadRefusesWritableMaps) {
   auto r = Regions::create(toy_plan(), 1);
   ASSERT_TRUE(r.ok()) << r.error().text;

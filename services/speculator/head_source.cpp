@@ -1,0 +1,76 @@
+#include "services/speculator/head_source.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "wisp/kernels/number.hpp"
+
+namespace wisp::speculator {
+
+Result<std::unique_ptr<HeadSource>> HeadSource::open(const service::Attachment& at) {
+  WISP_ASSIGN(std::unique_ptr<DraftHead> head, DraftHead::open(at.plan, at.dense));
+  const std::uint64_t rows = std::uint64_t{2} * kernels::kPageTokens * head->spec().hidden;
+  if (head->sizes().total() != at.plan.head_bytes || rows != at.plan.hidden_page_bytes)
+    return invalid("model " + at.plan.model_name +
+                   " is not the one this run was planned for; it changed on disk");
+  return std::unique_ptr<HeadSource>(new HeadSource(at, std::move(head)));
+}
+
+HeadSource::HeadSource(const service::Attachment& at, std::unique_ptr<DraftHead> head)
+    : at_(at), head_(std::move(head)), behind_(head_->sizes().places) {
+  rows_.resize(std::size_t{head_->sizes().rows} * head_->spec().hidden);
+}
+
+std::uint32_t HeadSource::propose(std::uint32_t place, std::uint64_t request,
+                                  std::span<const std::uint32_t> ids, std::span<std::uint32_t> out) {
+  behind_[place] = false;
+  if (ids.size() < 2) return 0;
+  const auto last = static_cast<std::uint32_t>(ids.size()) - 2;  // the row that a proposal begins with
+  const std::uint32_t first = head_->wants(place, ids);
+  const std::uint32_t end = std::min(last, first + head_->sizes().rows - 1) + 1;
+  const std::span<const float> given = rows(place, request, first, end);
+  if (given.empty()) return 0;
+  const std::uint32_t n = head_->propose(place, ids, first, given, out);
+  behind_[place] = n == 0 && given.size() == (end - first) * head_->spec().hidden &&
+                   (head_->has_more(place) || head_->wants(place, ids) > first);
+  return n;
+}
+
+std::span<const float> HeadSource::rows(std::uint32_t place, std::uint64_t request, std::uint32_t first,
+                                        std::uint32_t end) {
+  const shm::JournalRecord* r = at_.journal->record(place);
+  const std::uint64_t generation = r->generation.load(std::memory_order_acquire);
+  // Of whose pages, before how many rows: a new router begins with none of them.
+  if (r->kv_generation.load(std::memory_order_acquire) != at_.kv->region.generation) return {};
+  end = std::min(end, r->kv_len.load(std::memory_order_acquire));
+  if ((generation & 1) != 0 || r->request.load(std::memory_order_acquire) != request || first >= end ||
+      r->admitted.load(std::memory_order_acquire) == 0 || r->page_count > at_.journal->pages_per_record ||
+      std::uint64_t{r->page_count} * kernels::kPageTokens < end)
+    return {};
+  const std::uint32_t* pages = at_.journal->pages(r);
+  const std::size_t width = head_->spec().hidden;
+  float* out = rows_.data();
+  for (std::uint32_t p = first; p < end; ++p) {
+    const std::uint32_t page = pages[p / kernels::kPageTokens];
+    if (page >= at_.kv->pages) return {};
+    const std::byte* in = at_.kv->page(page) + at_.plan.hidden_at() + p % kernels::kPageTokens * width * 2;
+    for (std::size_t i = 0; i < width; ++i, in += 2) {
+      std::uint16_t half;
+      std::memcpy(&half, in, sizeof half);
+      *out++ = kernels::bf16_to_float(half);
+    }
+  }
+  // The pages of a request that has ended may be another's.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const auto commit = shm::CommitWord::unpack(r->commit.load(std::memory_order_relaxed));
+  if (commit.finish != shm::Finish::kNone || r->generation.load(std::memory_order_relaxed) != generation)
+    return {};
+  return std::span<const float>(rows_).first((end - first) * width);
+}
+
+void HeadSource::forget(std::uint32_t place) {
+  head_->forget(place);
+  behind_[place] = false;
+}
+
+}  // namespace wisp::speculator
