@@ -1,11 +1,13 @@
 """A model's own draft head drafts: from the model's own rows, whole and in order; and changes no byte of an answer."""
+import http.client
 import json
 import os
 import shutil
+import signal
 import struct
 import unittest
 
-from wisp_e2e import DATA, Server, main, pids_below, run_json, run_logits, temp, wisp
+from wisp_e2e import DATA, WATCHDOG, Server, main, pids_below, run_json, run_logits, temp, wisp
 
 HIDDEN = 64
 ONE = 0x3f80                        # bf16
@@ -68,6 +70,10 @@ def stages():
     return {s["stage"]: s for s in json.loads(wisp("stat", "--json").stdout)["stages"]}
 
 
+def stood():
+    return sum(v for k, v in stages()["router"]["counters"].items() if k.startswith("accepted"))
+
+
 def answer(last, count):
     out = []
     for _ in range(count):
@@ -106,7 +112,6 @@ class Head(unittest.TestCase):
         with Server(counting_model("deepseek_v3_published"), "--speculate", "3") as server:
             ask = lambda first: server.post("/v1/completions", {"prompt": [first, 77, first], "max_tokens": 40, "ignore_eos": True,
                                                                 "temperature": 0, "return_token_ids": True})[1]["choices"][0]["token_ids"]
-            stood = lambda: sum(v for k, v in stages()["router"]["counters"].items() if k.startswith("accepted"))
             self.assertEqual(ask(5), answer(5, 40))
             before, epoch = stood(), stages()["speculator"]["epoch"]
             self.assertGreater(before, 20)
@@ -115,6 +120,35 @@ class Head(unittest.TestCase):
             while stages()["speculator"]["epoch"] == epoch or stages()["speculator"]["state"] != "ready":
                 pass
             self.assertEqual(ask(6), answer(6, 40))
+            self.assertGreater(stood(), before + 20)
+
+    def test_stages_die_while_it_drafts(self):
+        """Killed cleanly and dirtily, stopped and let go: the answer goes on as it would have, and the head drafts again."""
+        cases = [("speculator", signal.SIGKILL), ("compute", signal.SIGKILL), ("router", signal.SIGKILL), ("loader", signal.SIGKILL),
+                 ("speculator", signal.SIGSEGV), ("compute", signal.SIGSEGV), ("speculator", signal.SIGSTOP)]
+        with Server(counting_model("glm4_moe_published"), "--speculate", "3", "--ctx", 1024, env={"WISP_DRAFT_SOURCE": "model"}) as server:
+            for name, what in cases:
+                with self.subTest(stage=name, signal=what.name):
+                    c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WATCHDOG)
+                    c.request("POST", "/v1/completions", json.dumps({"prompt": [1, 70, 2], "max_tokens": 900, "ignore_eos": True, "stream": True,
+                                                                     "temperature": 0, "return_token_ids": True}))
+                    r, got, pids = c.getresponse(), [], pids_below(server.process.pid, "wisp-" + name)
+                    for line in r:
+                        if not line.startswith(b"data: {"):
+                            continue
+                        got += (json.loads(line[6:]).get("choices") or [{}])[0].get("token_ids") or []
+                        if len(got) > 100 and pids:
+                            os.kill(pids.pop(), what)
+                    c.close()
+                    self.assertEqual(got, answer(2, 900))
+                    if what == signal.SIGSTOP:
+                        self.assertTrue(stages()[name]["stopped"])
+                        [os.kill(pid, signal.SIGCONT) for pid in pids_below(server.process.pid, "wisp-" + name)]
+                    while stages()["speculator"]["state"] != "ready" or stages()["speculator"]["stopped"]:
+                        pass
+            before = stood()
+            self.assertEqual(server.post("/v1/completions", {"prompt": [9, 9], "max_tokens": 40, "ignore_eos": True, "temperature": 0,
+                                                             "return_token_ids": True})[1]["choices"][0]["token_ids"], answer(9, 40))
             self.assertGreater(stood(), before + 20)
 
     def test_memory(self):

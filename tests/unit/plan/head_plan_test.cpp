@@ -107,7 +107,7 @@ TEST(HeadPlan, DraftsWhereItCostsFewSlots) {
   model::Manifest small = m;
   small.draft_head.front().spec.expert.stride = 8 * 4096;
   o.speculate = "auto";
-  o.ram = all - head;
+  o.ram = all - head - 16 * kMiB;
   const RunPlan cheap = plan_of(small, o);
   EXPECT_NE(cheap.head_bytes, 0u);
   EXPECT_LT(cheap.slots, cheap.expert_extents);
