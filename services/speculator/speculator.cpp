@@ -23,10 +23,21 @@ std::uint64_t cpu_now() {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000ULL + static_cast<std::uint64_t>(t.tv_nsec);
 }
+
+/// What kSourceVariable leaves of the sources. Errors: kInvalid where it names none.
+Result<std::uint8_t> answering_sources() {
+  const char* const name = std::getenv(kSourceVariable);
+  const std::string_view source = name == nullptr ? "" : name;
+  if (source == "model") return ring::kAskModel;
+  if (source == "match") return ring::kAskMatch;
+  if (source.empty()) return static_cast<std::uint8_t>(ring::kAskMatch | ring::kAskModel);
+  return invalid(std::string(kSourceVariable) + "=" + std::string(source) +
+                 ": no source of drafts; leave it out, or say model or match");
+}
 }  // namespace
 
 SpeculatorStage::SpeculatorStage(service::StageContext& ctx, std::unique_ptr<DraftModel> model,
-                                 std::optional<Script> script)
+                                 std::optional<Script> script, std::uint8_t sources)
     : ctx_(ctx),
       journal_(ctx.at().journal),
       from_router_(ctx.consumer(EdgeId::kRouterSpeculator)),
@@ -34,6 +45,7 @@ SpeculatorStage::SpeculatorStage(service::StageContext& ctx, std::unique_ptr<Dra
       lookup_(ctx.plan().records, ctx.plan().ctx),
       model_(std::move(model)),
       script_(std::move(script)),
+      sources_(sources),
       questions_(ctx.plan().records),
       texts_(ctx.plan().records) {
   drafts_.resize(ring::kLongestDraft);
@@ -42,6 +54,7 @@ SpeculatorStage::SpeculatorStage(service::StageContext& ctx, std::unique_ptr<Dra
 Result<std::unique_ptr<service::Stage>> make_speculator(service::StageContext& ctx) {
   std::unique_ptr<DraftModel> model;
   std::optional<Script> script;
+  std::uint8_t sources = ring::kAskMatch | ring::kAskModel;
   if (ctx.plan().options.speculate != "off") {
     if (!ctx.plan().options.draft.empty()) {
       WISP_ASSIGN(model, DraftModel::open(ctx.plan(), ctx.plan().vocab));
@@ -50,9 +63,10 @@ Result<std::unique_ptr<service::Stage>> make_speculator(service::StageContext& c
     if (path != nullptr && *path != '\0') {
       WISP_ASSIGN(script, Script::load(path, ctx.plan().vocab));
     }
+    WISP_ASSIGN(sources, answering_sources());
   }
   return std::unique_ptr<service::Stage>(
-      std::make_unique<SpeculatorStage>(ctx, std::move(model), std::move(script)));
+      std::make_unique<SpeculatorStage>(ctx, std::move(model), std::move(script), sources));
 }
 
 bool SpeculatorStage::has_work() {
@@ -77,6 +91,7 @@ void SpeculatorStage::take_questions() {
       q = {d->request, d->pos, std::min(d->key, ring::kLongestDraft), d->flags};
     }
     from_router_.pop();
+    service::crash_point(service::CrashPoint::kQuestionTaken);
     any = true;
   }
   if (any) forget_ended();
@@ -122,8 +137,12 @@ void SpeculatorStage::answer(std::uint32_t record) {
   if (!read(record, q.request)) return;
   q.pos = static_cast<std::uint32_t>(texts_[record].ids.size());
   if (script_) return answer_by_script(record, q);
+  q.sources &= sources_;
   const bool model = (q.sources & ring::kAskModel) != 0 && model_;
-  if ((q.sources & ring::kAskMatch) != 0) {
+  const bool match = (q.sources & ring::kAskMatch) != 0;
+  // Whoever waits is told that nothing comes.
+  if (!match && !model) return send(q, record, flags(ring::DraftSource::kShortMatch, true), 0, 0);
+  if (match) {
     const std::uint64_t begin = cpu_now();
     const std::uint32_t n = lookup_.propose(record, q.request, texts_[record].ids, drafts_);
     const auto source = lookup_.matched() >= PromptLookup::kLong ? ring::DraftSource::kLongMatch
@@ -164,6 +183,7 @@ void SpeculatorStage::send(const Question& q, std::uint32_t record, std::uint8_t
   m.pos = q.pos;
   m.aux = cpu_ns;
   m.payload = std::as_bytes(std::span(drafts_).first(count));
+  service::crash_point(service::CrashPoint::kDraftsUnsent);
   if (to_router_.publish(m)) ctx_.desk()->add(Counter::kDraftMessages);
 }
 

@@ -10,14 +10,17 @@
 
 namespace wisp::speculator {
 
+/// Names the one source that answers, `model` or `match`, for tests and measurements; both where it is unset.
+inline constexpr const char* kSourceVariable = "WISP_DRAFT_SOURCE";
+
 /// Answers what the router asks on edge 8 with drafts on edge 9. Reads prompts and answers from the journal
 /// when it is asked, so that a new life knows what the old one knew, and nothing has to be told twice. All
 /// that it says is a hint: where the ring is full it is not said.
 class SpeculatorStage final : public service::Stage {
  public:
-  /// `model` and `script` may be none.
-  SpeculatorStage(service::StageContext& ctx, std::unique_ptr<DraftModel> model,
-                  std::optional<Script> script);
+  /// `model` and `script` may be none. `sources`: of ring::kAskMatch and ring::kAskModel, those that answer.
+  SpeculatorStage(service::StageContext& ctx, std::unique_ptr<DraftModel> model, std::optional<Script> script,
+                  std::uint8_t sources);
 
   bool poll() override;
   bool has_work() override;
@@ -54,6 +57,7 @@ class SpeculatorStage final : public service::Stage {
   PromptLookup lookup_;
   std::unique_ptr<DraftModel> model_;
   std::optional<Script> script_;
+  const std::uint8_t sources_;
   std::vector<Question> questions_;  ///< [records]
   std::vector<Text> texts_;          ///< [records]
   std::vector<std::uint32_t> drafts_;
