@@ -24,6 +24,8 @@ enum class CrashPoint : std::uint32_t {
   kTokenBeforeCommit,      ///< router: token stored, commit word not
   kCommitBeforeHead,       ///< router: committed, head of edge 4 not advanced
   kSseHalf,                ///< gateway: half of an event written to the client
+  kQuestionTaken,          ///< speculator: question taken, journal not read
+  kDraftsUnsent,           ///< speculator: journal read and drafts made, not sent
   kCount
 };
 inline constexpr std::array<std::string_view, static_cast<std::size_t>(CrashPoint::kCount)> kCrashPointNames{
@@ -41,7 +43,9 @@ inline constexpr std::array<std::string_view, static_cast<std::size_t>(CrashPoin
     "sampled",
     "token_before_commit",
     "commit_before_head",
-    "sse_half"};
+    "sse_half",
+    "question_taken",
+    "drafts_unsent"};
 
 std::optional<CrashPoint> crash_point_from(std::string_view name);
 

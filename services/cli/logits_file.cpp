@@ -50,4 +50,18 @@ Status LogitsFile::keep(const std::string& request) {
   return {};
 }
 
+Result<std::string> logits_folder(const std::string& folder, const std::vector<std::string>& read) {
+  std::error_code error;
+  WISP_ASSIGN(const std::string rows, output_path("--logits", (fs::path(folder) / "rows").string(), read));
+  const fs::path path = fs::path(rows).parent_path();
+  fs::create_directory(path, error);
+  if (error) return io_error("--logits " + folder + ": cannot be made (" + error.message() + ")");
+  const bool empty = fs::is_empty(path, error);
+  if (error) return io_error("--logits " + folder + ": cannot be read (" + error.message() + ")");
+  if (!empty)
+    return invalid("--logits " + folder +
+                   ": holds files already, and those of requests would mix with them; name an empty folder");
+  return path.string();
+}
+
 }  // namespace wisp::cli

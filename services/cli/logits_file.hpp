@@ -29,4 +29,10 @@ class LogitsFile {
   std::string folder_;
 };
 
+/// The folder of `wisp serve --logits`, absolute and made where it is missing: compute writes a file into it
+/// for each request that asks. It has to be empty, since requests of every run have the same numbers. `read`:
+/// as above. Errors: kInvalid for what is no empty folder, or lies in one of the model's; kIo where it cannot
+/// be made or read.
+Result<std::string> logits_folder(const std::string& folder, const std::vector<std::string>& read);
+
 }  // namespace wisp::cli

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "services/cli/commands.hpp"
+#include "services/cli/logits_file.hpp"
 #include "services/cli/pipeline.hpp"
 
 namespace wisp::cli {
@@ -45,10 +46,13 @@ void print_address(const OpenModel& model, const std::string& host, std::uint32_
   std::fflush(stdout);
 }
 
-Result<int> run(const PipelineFlags& flags) {
+Result<int> run(PipelineFlags& flags) {
   Console console;
   WISP_ASSIGN(Interrupts interrupts, Interrupts::install());
   WISP_ASSIGN(const OpenModel model, open_model(flags.options.model));
+  if (std::string& folder = flags.options.logits_dir; !folder.empty()) {
+    WISP_ASSIGN(folder, logits_folder(folder, folders_read(flags)));
+  }
   WISP_ASSIGN(const std::unique_ptr<Pipeline> pipeline, Pipeline::start(model, flags, console, interrupts));
   Session& session = pipeline->session();
   print_address(model, flags.options.host, session.ready().port);
@@ -75,6 +79,9 @@ void add_serve(CLI::App& app, int& exit_code) {
   c->add_option("--port", f->options.port, "Port; 0 takes any free one")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
+  c->add_option("--logits", f->options.logits_dir,
+                "Empty folder for the logits of requests that say \"write_logits\": true; a file each, "
+                "raw float32 rows, named by the answer's header X-Wisp-Request");
   c->footer("Runs until Ctrl-C. `wisp stat` shows what it does.");
   c->callback([f, &exit_code] {
     auto code = run(*f);

@@ -26,9 +26,22 @@ std::uint64_t cpu_now() {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000ULL + static_cast<std::uint64_t>(t.tv_nsec);
 }
+
+/// What kSourceVariable leaves of the sources. Errors: kInvalid where it names none.
+Result<std::uint8_t> answering_sources() {
+  const char* const name = std::getenv(kSourceVariable);
+  const std::string_view source = name == nullptr ? "" : name;
+  constexpr std::uint8_t kMade = ring::kAskModel | ring::kAskHead;
+  if (source == "model") return kMade;
+  if (source == "match") return ring::kAskMatch;
+  if (source.empty()) return static_cast<std::uint8_t>(ring::kAskMatch | kMade);
+  return invalid(std::string(kSourceVariable) + "=" + std::string(source) +
+                 ": no source of drafts; leave it out, or say model or match");
+}
 }  // namespace
 
-SpeculatorStage::SpeculatorStage(service::StageContext& ctx, Maker maker, std::optional<Script> script)
+SpeculatorStage::SpeculatorStage(service::StageContext& ctx, Maker maker, std::optional<Script> script,
+                                 std::uint8_t sources)
     : ctx_(ctx),
       journal_(ctx.at().journal),
       from_router_(ctx.consumer(EdgeId::kRouterSpeculator)),
@@ -37,6 +50,7 @@ SpeculatorStage::SpeculatorStage(service::StageContext& ctx, Maker maker, std::o
       maker_(std::move(maker)),
       asks_maker_(maker_.kind == ring::DraftSource::kHead ? ring::kAskHead : ring::kAskModel),
       script_(std::move(script)),
+      sources_(sources),
       questions_(ctx.plan().records),
       texts_(ctx.plan().records) {
   drafts_.resize(ring::kLongestDraft);
@@ -45,6 +59,7 @@ SpeculatorStage::SpeculatorStage(service::StageContext& ctx, Maker maker, std::o
 Result<std::unique_ptr<service::Stage>> make_speculator(service::StageContext& ctx) {
   SpeculatorStage::Maker maker;
   std::optional<Script> script;
+  std::uint8_t sources = 0;
   if (ctx.plan().options.speculate != "off") {
     if (!ctx.plan().options.draft.empty()) {
       WISP_ASSIGN(maker.source, DraftModel::open(ctx.plan(), ctx.plan().vocab));
@@ -56,9 +71,10 @@ Result<std::unique_ptr<service::Stage>> make_speculator(service::StageContext& c
     if (path != nullptr && *path != '\0') {
       WISP_ASSIGN(script, Script::load(path, ctx.plan().vocab));
     }
+    WISP_ASSIGN(sources, answering_sources());
   }
   return std::unique_ptr<service::Stage>(
-      std::make_unique<SpeculatorStage>(ctx, std::move(maker), std::move(script)));
+      std::make_unique<SpeculatorStage>(ctx, std::move(maker), std::move(script), sources));
 }
 
 bool SpeculatorStage::has_work() {
@@ -83,6 +99,7 @@ void SpeculatorStage::take_questions() {
       q = {d->request, d->pos, std::min(d->key, ring::kLongestDraft), d->flags};
     }
     from_router_.pop();
+    service::crash_point(service::CrashPoint::kQuestionTaken);
     any = true;
   }
   if (any) forget_ended();
@@ -128,8 +145,12 @@ void SpeculatorStage::answer(std::uint32_t record) {
   if (!read(record, q.request)) return;
   q.pos = static_cast<std::uint32_t>(texts_[record].ids.size());
   if (script_) return answer_by_script(record, q);
+  q.sources &= sources_;
   const bool made = (q.sources & asks_maker_) != 0 && maker_.source;
-  if ((q.sources & ring::kAskMatch) != 0) {
+  const bool match = (q.sources & ring::kAskMatch) != 0;
+  // Whoever waits is told that nothing comes.
+  if (!match && !made) return send(q, record, flags(ring::DraftSource::kShortMatch, true), 0, 0);
+  if (match) {
     const std::uint64_t begin = cpu_now();
     const std::uint32_t n = lookup_.propose(record, q.request, texts_[record].ids, drafts_);
     const auto source = lookup_.matched() >= PromptLookup::kLong ? ring::DraftSource::kLongMatch
@@ -170,6 +191,7 @@ void SpeculatorStage::send(const Question& q, std::uint32_t record, std::uint8_t
   m.pos = q.pos;
   m.aux = cpu_ns;
   m.payload = std::as_bytes(std::span(drafts_).first(count));
+  service::crash_point(service::CrashPoint::kDraftsUnsent);
   if (to_router_.publish(m)) ctx_.desk()->add(Counter::kDraftMessages);
 }
 

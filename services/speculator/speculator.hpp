@@ -10,6 +10,9 @@
 
 namespace wisp::speculator {
 
+/// Names what answers, `model` (or head) or `match`, for tests and measurements; both where it is unset.
+inline constexpr const char* kSourceVariable = "WISP_DRAFT_SOURCE";
+
 /// Answers what the router asks on edge 8 with drafts on edge 9. Reads prompts and answers from the journal
 /// when it is asked, so that a new life knows what the old one knew, and nothing has to be told twice. All
 /// that it says is a hint: where the ring is full it is not said.
@@ -20,8 +23,9 @@ class SpeculatorStage final : public service::Stage {
     std::unique_ptr<Source> source;  ///< null: none
     ring::DraftSource kind = ring::DraftSource::kModel;
   };
-  /// `script` may be none.
-  SpeculatorStage(service::StageContext& ctx, Maker maker, std::optional<Script> script);
+  /// `script` may be none. `sources`: of ring::kAskMatch, kAskModel and kAskHead, those that answer.
+  SpeculatorStage(service::StageContext& ctx, Maker maker, std::optional<Script> script,
+                  std::uint8_t sources);
 
   bool poll() override;
   bool has_work() override;
@@ -59,6 +63,7 @@ class SpeculatorStage final : public service::Stage {
   Maker maker_;
   std::uint8_t asks_maker_;  ///< the flag of a question to it
   std::optional<Script> script_;
+  const std::uint8_t sources_;
   std::vector<Question> questions_;  ///< [records]
   std::vector<Text> texts_;          ///< [records]
   std::vector<std::uint32_t> drafts_;

@@ -45,6 +45,21 @@ const std::vector<Point>& points() {
   return all;
 }
 
+/// Those and the speculator's, which does nothing where nothing is guessed.
+std::vector<Point> points_with_drafts() {
+  std::vector<Point> all = points();
+  for (const char* name : {"after_fill", "after_seq", "before_ring", "after_effect_before_head",
+                           "question_taken", "drafts_unsent"})
+    all.push_back({StageId::kSpeculator, name});
+  return all;
+}
+
+/// A gateway's own messages are few: what it says first is the submission.
+bool struck_at_submission(const Point& p) {
+  return p.stage == StageId::kGateway && std::string(p.name) != "sse_half" &&
+         std::string(p.name) != "after_effect_before_head";
+}
+
 constexpr const char* kQuestion = "What is a dog?";
 constexpr std::uint32_t kTokens = 48;
 
@@ -65,9 +80,7 @@ TEST_P(CrashPoints, EachStageDiesAtEachOfItsPoints) {
           std::string(shm::name_of(p.stage)) + " at " + p.name + (prefill ? " in prefill" : " in mid-stream");
       SCOPED_TRACE(where);
       run.gate(run.steps() + (prefill ? 1 : 6));
-      // A gateway's own messages are few: what it says first is the submission.
-      const bool at_submit = p.stage == StageId::kGateway && std::string(p.name) != "sse_half" &&
-                             std::string(p.name) != "after_effect_before_head";
+      const bool at_submit = struck_at_submission(p);
       const std::uint32_t before = run.epoch(p.stage);
       if (at_submit) run.arm(p.stage, p.name);
       auto ask = run.ask(kQuestion, kTokens);
@@ -90,6 +103,45 @@ TEST_P(CrashPoints, EachStageDiesAtEachOfItsPoints) {
 }
 INSTANTIATE_TEST_SUITE_P(Backends, CrashPoints, ::testing::Values("auto", "ghost"),
                          [](const auto& i) { return std::string(i.param); });
+
+/// The same in mid-stream while drafts are tried: before the strike, in the step that is struck, and after
+/// it.
+TEST(CrashPointsWithDrafts, EachStageDiesAtEachOfItsPoints) {
+  Seen golden;
+  {
+    TestRun run;
+    golden = run.ask_and_wait(kQuestion, kTokens, true);
+    ASSERT_TRUE(golden.error.empty()) << golden.error;
+  }
+  TestRun run(with_drafts());
+  for (const Point& p : points_with_drafts()) {
+    SCOPED_TRACE(std::string(shm::name_of(p.stage)) + " at " + p.name);
+    run.gate(run.steps() + 4);
+    const std::uint32_t epoch = run.epoch(p.stage);
+    const std::uint64_t at_first = run.draft_steps();
+    if (struck_at_submission(p)) run.arm(p.stage, p.name);
+    auto ask = run.ask(kQuestion, kTokens, true);
+    run.await_gate();
+    // What is tried next is at hand: who waits at the gate has waited for drafts before.
+    const std::uint64_t before = run.draft_steps();
+    EXPECT_GT(before, at_first) << "no drafts were tried before the strike";
+    if (!struck_at_submission(p)) run.arm(p.stage, p.name);
+    run.gate(run.steps() + 2);
+    run.await_return(p.stage, epoch);
+    run.await_gate();
+    EXPECT_EQ(run.epoch(p.stage), epoch + 1) << "died other than once";
+    // A router that dies forgets what it was about to count.
+    const std::uint64_t after = run.draft_steps();
+    if (p.stage != StageId::kRouter) EXPECT_GT(after, before) << "the step that was struck had no drafts";
+    run.open_gate();
+    const Seen seen = ask->wait();
+    EXPECT_EQ(seen.lines, golden.lines);
+    EXPECT_EQ(seen.error, "");
+    EXPECT_GT(run.draft_steps(), after) << "no drafts were tried after the strike";
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_EQ(run.resets(), 0u);
+}
 
 /// The same in mid-stream for other kinds of attention: a window with grouped queries, latents, and latents
 /// of which an indexer picks some. Their KV rows are other bytes, and rows written twice have to be the same.
@@ -219,14 +271,23 @@ TEST(CrashPointsFewestSlots, SameBytes) {
   }
 }
 
-/// Two stages at once, and a loader twice within one drain.
-TEST(CrashPointsTogether, TwoStagesAndALoaderTwice) {
+/// Two stages at once, and a loader twice within one drain; with drafts, and plain.
+class CrashPointsTogether : public ::testing::TestWithParam<bool> {};
+
+TEST_P(CrashPointsTogether, TwoStagesAndALoaderTwice) {
   RunSettings settings;
   settings.io = "ghost";
-  TestRun run(settings);
-  const Seen golden = run.ask_and_wait(kQuestion, kTokens);
-  for (std::uint32_t a = 0; a < 4; ++a) {
-    for (std::uint32_t b = a; b < 4; ++b) {
+  Seen golden;
+  {
+    TestRun plain(settings);
+    golden = plain.ask_and_wait(kQuestion, kTokens);
+    ASSERT_TRUE(golden.error.empty()) << golden.error;
+  }
+  const bool drafts = GetParam();
+  TestRun run(drafts ? with_drafts(settings) : settings);
+  const std::size_t stages = drafts ? shm::kRunningStages.size() : 4;
+  for (std::uint32_t a = 0; a < stages; ++a) {
+    for (std::uint32_t b = a; b < stages; ++b) {
       const auto first = static_cast<StageId>(a), second = static_cast<StageId>(b);
       SCOPED_TRACE(std::string(shm::name_of(first)) + " and " + std::string(shm::name_of(second)));
       run.gate(run.steps() + 5);
@@ -252,6 +313,8 @@ TEST(CrashPointsTogether, TwoStagesAndALoaderTwice) {
     }
   }
 }
+INSTANTIATE_TEST_SUITE_P(Pipelines, CrashPointsTogether, ::testing::Bool(),
+                         [](const auto& i) { return i.param ? "drafts" : "plain"; });
 
 }  // namespace
 }  // namespace wisp::crash

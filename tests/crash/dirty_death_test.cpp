@@ -8,31 +8,47 @@ namespace {
 
 using shm::StageId;
 
+/// With drafts, and plain.
+class DirtyDeathInMidStream : public ::testing::TestWithParam<bool> {};
+
 /// SIGSEGV in each stage: all memory but the journal is made fresh, and the stream goes on with the same
 /// bytes.
-TEST(DirtyDeath, ResetCarriesTheJournalOver) {
-  TestRun run;
-  const Seen golden = run.ask_and_wait("What is a river?", 48);
-  ASSERT_TRUE(golden.error.empty()) << golden.error;
+TEST_P(DirtyDeathInMidStream, ResetCarriesTheJournalOver) {
+  Seen golden;
+  {
+    TestRun plain;
+    golden = plain.ask_and_wait("What is a river?", 48, true);
+    ASSERT_TRUE(golden.error.empty()) << golden.error;
+  }
+  const bool drafts = GetParam();
+  TestRun run(drafts ? with_drafts() : RunSettings{});
   std::uint32_t resets = 0;
   for (const StageId s : shm::kRunningStages) {
     SCOPED_TRACE(std::string(shm::name_of(s)));
+    const std::uint64_t drafts_before = run.draft_steps();
     run.gate(run.steps() + 6);
-    auto ask = run.ask("What is a river?", 48);
+    auto ask = run.ask("What is a river?", 48, true);
     run.await_gate();
+    EXPECT_EQ(run.draft_steps() > drafts_before, drafts);
     const std::uint32_t before = run.epoch(s);
     run.signal(s, SIGSEGV);
     await("the reset", [&] { return run.resets() > resets; });
     ++resets;
-    run.open_gate();
     run.await_return(s, before);
+    // The new speculator too, so that it is asked in what is left of the answer.
+    if (drafts) await("the speculator", [&] { return run.ready(StageId::kSpeculator); });
+    run.open_gate();
     const Seen seen = ask->wait();
     EXPECT_EQ(seen.lines, golden.lines);
     EXPECT_EQ(seen.error, "");
+    EXPECT_EQ(run.draft_steps() > 0, drafts) << "since the reset";
     for (const StageId other : shm::kRunningStages) run.await_return(other, 1);
     if (::testing::Test::HasFailure()) return;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Pipelines, DirtyDeathInMidStream, ::testing::Bool(),
+                         [](const auto& i) { return i.param ? "drafts" : "plain"; });
 
 /// A stage that dies again and again without progress is given up, and a client is told why.
 TEST(DirtyDeath, GivenUpAfterDeathsWithoutProgress) {

@@ -84,6 +84,12 @@ void await(const char* what, const std::function<bool()>& condition, int seconds
   }
 }
 
+RunSettings with_drafts(RunSettings settings) {
+  settings.speculate = "3";
+  settings.draft = "pocket-dictionary-draft";
+  return settings;
+}
+
 TestRun::TestRun(const RunSettings& settings)
     : interrupts_(interrupts()), logits_(!settings.logits_dir.empty()) {
   const std::string folder = settings.model.empty() ? bundled_model() : settings.model;

@@ -44,6 +44,9 @@ struct RunSettings {
   std::string model;              ///< "" = the bundled one
 };
 
+/// The same with drafts in every step that decodes: three, of look-up or the bundled draft model.
+RunSettings with_drafts(RunSettings settings = {});
+
 /// A pipeline under test.
 class TestRun {
  public:
@@ -88,6 +91,8 @@ class TestRun {
   /// Waits until the stage has an epoch after `before` and is ready.
   void await_return(shm::StageId s, std::uint32_t before);
   std::uint64_t counter(shm::StageId s, stats::Counter c) const;
+  /// Steps in which drafts were tried since the regions were made.
+  std::uint64_t draft_steps() const { return counter(shm::StageId::kRouter, stats::Counter::kDraftSteps); }
   std::uint32_t resets() const { return state().life().resets.load(); }
 
   const cli::ReadyLine& where() const { return session_->ready(); }

@@ -46,7 +46,9 @@ const std::map<StageId, std::vector<const char*>>& points() {
       {StageId::kCompute,
        {"after_fill", "after_seq", "before_ring", "after_effect_before_head", "lease_written", "kv_row_half",
         "sampled"}},
-      {StageId::kSpeculator, {"after_fill", "after_seq", "before_ring", "after_effect_before_head"}}};
+      {StageId::kSpeculator,
+       {"after_fill", "after_seq", "before_ring", "after_effect_before_head", "question_taken",
+        "drafts_unsent"}}};
   return all;
 }
 

@@ -44,6 +44,21 @@ TEST_F(FolderTest, LogitsMoveToTheirName) {
   EXPECT_FALSE(fs::exists(made));
 }
 
+TEST_F(FolderTest, LogitsOfRequestsGoToAnEmptyFolder) {
+  const fs::path folder = folder_ / "rows", model = folder_ / "model";
+  const std::vector<std::string> read{model.string()};
+  fs::create_directory(model);
+  const auto made = logits_folder((folder / ".").string(), read);
+  ASSERT_TRUE(made.ok()) << made.error().text;
+  EXPECT_EQ(*made, fs::canonical(folder).string());
+  EXPECT_TRUE(logits_folder(folder.string(), read).ok()) << "it is there and empty";
+  std::ofstream(folder / "4294967297") << "rows of another run";
+  for (const fs::path& refused :
+       {folder, folder / "4294967297", model, model / "rows", folder_ / "none" / "rows"})
+    EXPECT_FALSE(logits_folder(refused.string(), read).ok()) << refused;
+  EXPECT_TRUE(fs::is_empty(model));
+}
+
 TEST_F(FolderTest, FilesOfTheModelAreNotWrittenTo) {
   const fs::path model = folder_ / "model", stripe = folder_ / "stripe", link = folder_ / "link",
                  second = folder_ / "second";
