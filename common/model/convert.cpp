@@ -25,7 +25,7 @@ std::uint64_t key_of(const ConvertPlan& plan) {
     struct stat st {};
     ::stat(file.c_str(), &st);
     all += file + " " + std::to_string(st.st_size) + " " + std::to_string(st.st_mtim.tv_sec) + "." +
-           std::to_string(st.st_mtim.tv_nsec) + "\n";
+           std::to_string(st.st_mtim.tv_nsec) + " " + std::to_string(st.st_ino) + "\n";
   }
   return XXH3_64bits(all.data(), all.size());
 }
@@ -75,6 +75,7 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
   WISP_ASSIGN(ConvertPlan plan, plan_conversion(options.source, options.target, options.draft_head));
   WISP_ASSIGN(FolderWriter writer, FolderWriter::begin(options.destination, options.force, plan.bytes,
                                                        progress, options.free_bytes, key_of(plan)));
+  writer.stop_when(options.stop);
   for (const auto& [name, text] : plan.texts) WISP_TRY(writer.write_text(name, text));
 
   WISP_TRY(write_weights(writer, plan, plan.manifest, plan.notes));
@@ -102,7 +103,8 @@ Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& p
 
 Result<ConvertEstimate> estimate(const std::string& folder, const TargetFormats& target) {
   WISP_ASSIGN(const ConvertPlan plan, plan_conversion(folder, target));
-  return ConvertEstimate{plan.bytes, plan.manifest.spec.expert_count(), plan.manifest.name};
+  return ConvertEstimate{plan.bytes, plan.manifest.spec.expert_count(), plan.manifest.spec.vocab,
+                         plan.manifest.name, key_of(plan)};
 }
 
 std::string folder_name(const std::string& folder) {

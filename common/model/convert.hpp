@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ struct ConvertOptions {
   bool force = false;                       ///< replace a WISP folder of that name
   std::optional<std::uint64_t> free_bytes;  ///< stands in for the disk's figure (tests)
   TargetFormats target = {};
-  bool draft_head = true;  ///< keep the layer that predicts further tokens, where there is one
+  bool draft_head = true;           ///< keep the layer that predicts further tokens, where there is one
+  std::function<bool()> stop = {};  ///< asked as the work goes on: whether to end it, kInterrupted
 };
 
 struct ConvertReport {
@@ -37,14 +39,18 @@ struct ConvertReport {
 /// for it. Everything that can be refused is refused before a byte is written, by name; so are a full disk
 /// and an existing destination. Holds at most two experts and 256 MiB: one expert, a
 /// group of rows and their scales, and of GPTQ and AWQ one matrix as it lies and turned. A run that
-/// was killed is taken up again by the next one, file by file.
+/// was killed or stopped is taken up again by the next one, file by file.
 Result<ConvertReport> convert(const ConvertOptions& options, const ProgressFn& progress);
 
 /// What converting a folder would give.
 struct ConvertEstimate {
   std::uint64_t bytes = 0;  ///< exact, of the folder to be made
   std::uint64_t experts = 0;
+  std::uint32_t vocab = 0;  ///< rows of embedding and head
   std::string name;
+  /// Names that folder: what would be written, in which layout, and from which state of which files. Another
+  /// checkpoint, or the same one changed or elsewhere, has another key.
+  std::uint64_t key = 0;
 };
 /// Reads headers and configs only. The Errors are those of `convert`.
 Result<ConvertEstimate> estimate(const std::string& folder, const TargetFormats& target = {});

@@ -25,14 +25,6 @@ namespace fs = std::filesystem;
 
 /// Rows of a dense tensor are taken in groups of about this many bytes of f32, which they may pass through.
 constexpr std::uint64_t kRowGroupBytes = std::uint64_t{16} << 20;
-/// The drive is set to work on so much at a time.
-constexpr std::uint64_t kWritebackBytes = std::uint64_t{8} << 20;
-
-Error os_error(const std::string& path, const char* what) {
-  const int e = errno;
-  const std::string text = path + ": " + what + ": " + std::strerror(e);
-  return e == ENOSPC || e == EDQUOT ? exhausted(text) : io_error(text);
-}
 
 Status sync_folder(const std::string& path) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -136,58 +128,21 @@ Status check_room(const fs::path& parent, std::uint64_t need, std::optional<std:
 
 }  // namespace
 
-Result<OutputFile> OutputFile::create(const std::string& path) {
-  OutputFile f;
-  f.path_ = path;
-  f.fd_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!f.fd_.valid()) return os_error(path, "create");
-  return f;
-}
-
-Status OutputFile::lock() {
-  return ::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0 ? Status{} : os_error(path_, "lock");
-}
-
-Status OutputFile::write(std::span<const std::uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_.get(), bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return os_error(path_, "write");
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
-    written_ += static_cast<std::uint64_t>(n);
-  }
-  // The drive begins at once, so that it works while the next expert is read and fsync finds little left. A
-  // hint: where a file system lacks it, fsync does all.
-  if (written_ - started_ < kWritebackBytes) return {};
-  static_cast<void>(::sync_file_range(fd_.get(), static_cast<off_t>(started_),
-                                      static_cast<off_t>(written_ - started_), SYNC_FILE_RANGE_WRITE));
-  started_ = written_;
-  return {};
-}
-
-Status OutputFile::write(std::string_view text) {
-  return write(std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
-}
-
-Status OutputFile::close_durably() {
-  if (::fsync(fd_.get()) != 0) return os_error(path_, "fsync");
-  if (::close(fd_.release()) != 0) return os_error(path_, "close");
-  return {};
-}
-
 FolderWriter::FolderWriter(FolderWriter&& other) noexcept
     : dst_(std::move(other.dst_)),
       partial_(std::exchange(other.partial_, {})),
       lock_(std::move(other.lock_)),
       force_(other.force_),
+      stopped_(other.stopped_),
       progress_(std::move(other.progress_)),
+      stop_(std::move(other.stop_)),
       done_(other.done_),
       total_(other.total_),
       resumed_(other.resumed_),
       log_(std::move(other.log_)) {}
 
 FolderWriter::~FolderWriter() {
-  if (partial_.empty()) return;
+  if (partial_.empty() || stopped_) return;
   std::error_code ec;
   fs::remove_all(partial_, ec);
 }
@@ -239,13 +194,17 @@ const std::vector<std::uint64_t>* FolderWriter::take_over(const std::string& fil
     return nullptr;
   }
   resumed_ += bytes;
-  advance(bytes);
+  static_cast<void>(advance(bytes));  // the next piece stops
   return sums;
 }
 
-void FolderWriter::advance(std::uint64_t bytes) {
+Status FolderWriter::advance(std::uint64_t bytes) {
   done_ += bytes;
   if (progress_) progress_(std::min(done_, total_), total_);
+  if (!stop_ || !stop_()) return {};
+  stopped_ = true;
+  return interrupted(dst_ +
+                     ": stopped while it was written; the next run goes on with the files that are whole");
 }
 
 Status DenseRows::order(std::size_t /*index*/, std::vector<std::uint32_t>& /*out*/) {
@@ -262,10 +221,10 @@ Status FolderWriter::write_dense_tensor(OutputFile& file, const DenseItem& item,
   WISP_CHECK(hash != nullptr);
   XXH3_64bits_reset(hash.get());
   std::uint64_t written = 0;
-  const auto put = [&](std::span<const std::uint8_t> bytes) {
+  const auto put = [&](std::span<const std::uint8_t> bytes) -> Status {
     XXH3_64bits_update(hash.get(), bytes.data(), bytes.size());
     written += bytes.size();
-    advance(bytes.size());
+    WISP_TRY(advance(bytes.size()));
     return file.write(bytes);
   };
   if (item.matrix) scales.reserve(kernels::scales_bytes(item.format, item.rows, item.cols, item.group));
@@ -328,7 +287,7 @@ Status FolderWriter::write_dense(const FolderLayout& layout, const std::vector<D
     padding -= t.bytes;
   }
   WISP_TRY(file.write(std::span(zeros).first(m.dense_bytes - at)));
-  advance(padding);
+  WISP_TRY(advance(padding));
   WISP_TRY(file.close_durably());
   return log_->add(m.dense_file, std::move(sums));
 }
@@ -353,9 +312,9 @@ Status FolderWriter::write_experts(const FolderLayout& layout, std::uint32_t lay
     experts.extents[e].checksum = XXH3_64bits(payload.data(), payload.size());
     sums.push_back(experts.extents[e].checksum);
     WISP_TRY(file.write(extent));
-    advance(extent.size());
+    WISP_TRY(advance(extent.size()));
   }
-  advance(layout.expert_headers[layer].size());
+  WISP_TRY(advance(layout.expert_headers[layer].size()));
   WISP_TRY(file.close_durably());
   return log_->add(experts.file, std::move(sums));
 }
@@ -363,7 +322,7 @@ Status FolderWriter::write_experts(const FolderLayout& layout, std::uint32_t lay
 Status FolderWriter::write_text(const std::string& name, std::string_view text) {
   WISP_ASSIGN(OutputFile file, OutputFile::create(partial_ + "/" + name));
   WISP_TRY(file.write(text));
-  advance(text.size());
+  WISP_TRY(advance(text.size()));
   return file.close_durably();
 }
 

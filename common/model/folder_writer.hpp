@@ -9,6 +9,7 @@
 #include "base/fd.hpp"
 #include "base/result.hpp"
 #include "model/manifest.hpp"
+#include "model/output_file.hpp"
 #include "model/resume_log.hpp"
 
 namespace wisp::model {
@@ -50,12 +51,10 @@ struct FolderLayout {
 /// Fills the manifest's offsets, sizes and file names from its spec and the dense items; checksums stay zero.
 FolderLayout lay_out_folder(Manifest& m, const std::vector<DenseItem>& items);
 
-class OutputFile;
-
 /// Builds a model folder under `<dst>.partial-<pid>` and puts it in place when it is whole. The folder is
 /// locked (flock) while its writer lives, so that the kernel tells a dead run's leftovers from a live run's
-/// work. Whatever is unfinished is removed by the destructor; what a killed run left whole is taken over by
-/// the next one of the same key.
+/// work. Whatever is unfinished is removed by the destructor, unless it was told to stop; what a killed or
+/// stopped run left whole is taken over by the next one of the same key.
 class FolderWriter {
  public:
   /// Refuses where `dst` exists (unless `force`, and then only a WISP folder or an empty one is replaced),
@@ -67,6 +66,9 @@ class FolderWriter {
   FolderWriter(FolderWriter&&) noexcept;
   FolderWriter& operator=(FolderWriter&&) = delete;
   ~FolderWriter();
+
+  /// `stop` is asked after each piece that is written; where it says so, the work ends with kInterrupted.
+  void stop_when(std::function<bool()> stop) { stop_ = std::move(stop); }
 
   /// Writes the dense file, a group of rows at a time, and notes the checksums.
   Status write_dense(const FolderLayout& layout, const std::vector<DenseItem>& items, Manifest& m,
@@ -86,30 +88,16 @@ class FolderWriter {
                                               std::size_t parts);
   Status write_dense_tensor(OutputFile& file, const DenseItem& item, std::size_t index, DenseTensor& t,
                             DenseRows& source);
-  void advance(std::uint64_t bytes);
+  /// Counts bytes as done. Errors: kInterrupted where it is to stop.
+  Status advance(std::uint64_t bytes);
 
   std::string dst_, partial_;
   Fd lock_;
-  bool force_ = false;
+  bool force_ = false, stopped_ = false;
   ProgressFn progress_;
+  std::function<bool()> stop_;
   std::uint64_t done_ = 0, total_ = 0, resumed_ = 0;
   std::optional<ResumeLog> log_;
-};
-
-/// An output file: sequential writes, errors with the path, durable at close.
-class OutputFile {
- public:
-  static Result<OutputFile> create(const std::string& path);
-  /// Others can tell the file from a dead run's, by its lock (flock), while this object lives.
-  Status lock();
-  Status write(std::span<const std::uint8_t> bytes);
-  Status write(std::string_view text);
-  Status close_durably();
-
- private:
-  std::string path_;
-  Fd fd_;
-  std::uint64_t written_ = 0, started_ = 0;  ///< bytes, and those that the drive was told to begin with
 };
 
 }  // namespace wisp::model

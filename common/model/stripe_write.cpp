@@ -26,11 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Error os_error(const std::string& path, const char* what, int e = errno) {
-  const std::string text = path + ": " + what + ": " + std::strerror(e);
-  return e == ENOSPC || e == EDQUOT ? exhausted(text) : io_error(text);
-}
-
 /// Writes a small file so that it is there whole or not at all.
 Status write_whole(const std::string& path, const std::string& text) {
   const std::string partial = path + ".partial-" + std::to_string(::getpid());

@@ -51,6 +51,15 @@ class Verifier {
     }
   }
 
+  void check_texts(const Manifest& m) {
+    for (const auto& [name, t] : m.texts) {
+      open(name);
+      check("text", 0, t.bytes, t.checksum);
+      ends_at(t.bytes);
+      ++report.texts;
+    }
+  }
+
   void open(const std::string& file) {
     file_ = file;
     const std::string path = file.starts_with('/') ? file : folder_ + "/" + file;
@@ -130,14 +139,18 @@ Result<VerifyReport> verify(const std::string& folder, const ProgressFn& progres
     }
     ++v.report.stripes;
   }
-  for (const auto& [name, t] : m.texts) {
-    v.open(name);
-    v.check("text", 0, t.bytes, t.checksum);
-    v.ends_at(t.bytes);
-    ++v.report.texts;
-  }
+  v.check_texts(m);
   v.report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return std::move(v.report);
+}
+
+Status verify_texts(const std::string& folder, const Manifest& m) {
+  const ProgressFn silent;
+  Verifier v(folder, m, {}, silent);
+  v.check_texts(m);
+  if (v.report.bad_count == 0) return {};
+  const BadPart& bad = v.report.bad.front();
+  return corrupt(folder + "/" + bad.file + ": " + bad.why);
 }
 
 }  // namespace wisp::model

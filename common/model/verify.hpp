@@ -5,6 +5,7 @@
 
 #include "base/result.hpp"
 #include "model/folder_writer.hpp"
+#include "model/manifest.hpp"
 
 namespace wisp::model {
 
@@ -29,5 +30,8 @@ struct VerifyReport {
 /// it, and its stripes, and compares the checksums. An Error only where the manifest itself cannot be used,
 /// or a stripe is not the model's.
 Result<VerifyReport> verify(const std::string& folder, const ProgressFn& progress);
+
+/// The texts alone of a folder whose manifest is `m`. Errors: kCorrupt names the first that is not as it was.
+Status verify_texts(const std::string& folder, const Manifest& m);
 
 }  // namespace wisp::model

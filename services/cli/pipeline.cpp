@@ -10,6 +10,7 @@
 
 #include "model/convert.hpp"
 #include "model/stripes.hpp"
+#include "services/cli/draft_folder.hpp"
 #include "services/cli/model_progress.hpp"
 #include "services/cli/output_path.hpp"
 #include "services/cli/size_flag.hpp"
@@ -74,7 +75,9 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
              "Neither use nor keep what earlier runs learned of the model (see wisp cache) and of the drive")
       ->group(group);
   c.add_flag("--no-prefetch", f.no_prefetch, "Never read experts before a layer asks for them")->group(group);
-  c.add_option("--draft", f.draft, "A small model with the same vocabulary that guesses ahead (a folder)")
+  c.add_option("--draft", f.draft,
+               "A small model with the same vocabulary that guesses ahead: a converted folder, or a Hugging "
+               "Face folder, which is converted once, to $XDG_STATE_HOME/wisp/drafts (~/.local/state)")
       ->group(group);
   c.add_option("--draft-log", f.draft_log,
                "Write down what decides how many tokens are guessed (see wisp trace speculation)")
@@ -134,17 +137,14 @@ Error not_converted(const std::string& folder) {
   auto estimate = model::estimate(folder);
   if (!estimate.ok())
     return std::move(estimate).error().within(folder + " is a Hugging Face checkpoint, but");
-  fs::path source = fs::path(folder).lexically_normal();
-  if (!source.has_filename()) source = source.parent_path();
-  const std::string destination = source.string() + "-wisp";
+  const ByHand by_hand = convert_by_hand(folder);
   std::error_code error;
-  const fs::path parent = source.has_parent_path() ? source.parent_path() : fs::path(".");
+  const fs::path place(by_hand.destination);
+  const fs::path parent = place.has_parent_path() ? place.parent_path() : fs::path(".");
   const fs::space_info space = fs::space(parent, error);
-  std::string text =
-      folder +
-      " is a Hugging Face checkpoint, not a WISP model folder. Convert it once:\n\n    wisp convert " +
-      source.string() + " " + destination + "\n\nThat writes " +
-      show_bytes(static_cast<double>(estimate->bytes));
+  std::string text = folder +
+                     " is a Hugging Face checkpoint, not a WISP model folder. Convert it once:\n\n    " +
+                     by_hand.command + "\n\nThat writes " + show_bytes(static_cast<double>(estimate->bytes));
   if (!error)
     text += "; " + show_bytes(static_cast<double>(space.available)) + " are free in " + parent.string();
   return not_found(text + ".");
@@ -153,16 +153,6 @@ Error not_converted(const std::string& folder) {
 /// A flag that was checked when it was read; 0 where it was not given.
 std::uint64_t size_flag(const std::string& text) {
   return text.empty() ? 0 : plan::parse_size(text).value();
-}
-
-/// The folder of --draft, from anywhere. Errors: kInvalid for a checkpoint that is not converted.
-Result<std::string> draft_folder(const std::string& folder) {
-  if (!model::is_wisp_folder(folder) && model::is_hf_folder(folder))
-    return not_converted(folder).within("--draft");
-  std::error_code error;
-  const fs::path absolute = fs::absolute(folder, error);
-  if (error) return io_error("--draft " + folder + ": " + error.message());
-  return absolute.string();
 }
 
 }  // namespace
@@ -204,22 +194,26 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   const std::string drives = learns && !flags.no_drive_probe ? loader::drive_figures_path() : "";
   ::setenv(loader::kDrivesVariable, drives.c_str(), 1);
 
+  std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
   std::optional<model::Manifest> draft;
+  std::vector<std::string> read = folders_read(flags);
   if (!flags.draft.empty() && options.speculate != "off") {
-    WISP_ASSIGN(options.draft, draft_folder(flags.draft));
+    // A checkpoint is converted here, before there is a plan: what that takes of memory is free again.
+    WISP_ASSIGN(p->draft_, draft_folder(flags.draft, options.model, console, interrupts));
+    options.draft = p->draft_.folder;
+    read.push_back(options.draft);
     WISP_ASSIGN(draft, model::load_manifest(options.draft));
     auto same = text::compare_vocabularies(options.model, options.draft);
     if (!same.ok()) return std::move(same).error().within("--draft");
   }
-  std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
   // The plan depends on whether there is a trace; what is there of its file is touched by none that fails.
   options.trace = flags.trace;
   WISP_ASSIGN(p->plan_,
               plan::make_plan(model.manifest, options, plan::memory_here(), draft ? &*draft : nullptr));
-  WISP_ASSIGN(p->recording_, Recording::prepare(flags.trace_option, flags.trace, folders_read(flags)));
+  WISP_ASSIGN(p->recording_, Recording::prepare(flags.trace_option, flags.trace, read));
   p->plan_.options.trace = p->recording_.path();
   if (!flags.draft_log.empty()) {
-    WISP_ASSIGN(p->plan_.options.draft_log, output_path("--draft-log", flags.draft_log, folders_read(flags)));
+    WISP_ASSIGN(p->plan_.options.draft_log, output_path("--draft-log", flags.draft_log, read));
     const std::string& log = p->plan_.options.draft_log;
     const Fd fd(::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
     if (!fd.valid()) return io_error("--draft-log " + log + ": " + std::strerror(errno));

@@ -10,6 +10,7 @@
 #include "plan/run_plan.hpp"
 #include "services/cli/answer.hpp"
 #include "services/cli/console.hpp"
+#include "services/cli/draft_cache.hpp"
 #include "services/cli/interrupt.hpp"
 #include "services/cli/recording.hpp"
 #include "services/cli/session.hpp"
@@ -24,7 +25,7 @@ struct PipelineFlags {
   std::string experts_ram;
   std::string trace;                     ///< file for a routing trace, "" = none
   std::string trace_option = "--trace";  ///< what it was given with
-  std::string draft;                     ///< folder of a draft model, "" = none
+  std::string draft;                     ///< folder of a draft model, converted or not, "" = none
   std::string draft_log;                 ///< file for the decisions about drafts, "" = none
   bool no_learned_cache = false;
   bool no_prefetch = false;
@@ -48,7 +49,8 @@ std::vector<std::string> folders_read(const PipelineFlags& flags);
 /// A model, its plan and the processes that run it, for the length of one command.
 class Pipeline {
  public:
-  /// Plans and starts; says on `console` what it takes. Errors: those of open_model, make_plan and Session.
+  /// Plans and starts; says on `console` what it takes. A draft that is not converted yet is, before that.
+  /// Errors: those of open_model, draft_folder, make_plan and Session.
   static Result<std::unique_ptr<Pipeline>> start(const OpenModel& model, const PipelineFlags& flags,
                                                  Console& console, Interrupts& interrupts);
 
@@ -66,6 +68,7 @@ class Pipeline {
   Pipeline(Console& console, Interrupts& interrupts) : console_(console), interrupts_(interrupts) {}
   Status check();
 
+  HeldDraft draft_;
   plan::RunPlan plan_;
   Console& console_;
   Interrupts& interrupts_;
