@@ -31,6 +31,7 @@ TEST_P(DirtyDeathInMidStream, ResetCarriesTheJournalOver) {
     run.await_gate();
     EXPECT_EQ(run.draft_steps() > drafts_before, drafts);
     const std::uint32_t before = run.epoch(s);
+    run.gate(0);  // steps count from 0 again
     run.signal(s, SIGSEGV);
     await("the reset", [&] { return run.resets() > resets; });
     ++resets;
