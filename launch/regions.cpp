@@ -128,12 +128,11 @@ const shm::Desk* Regions::desk(StageId s) const {
 }
 
 std::vector<Grant> Regions::grants(const std::vector<StageId>& stages) const {
-  const auto any = [&](std::initializer_list<StageId> of) {
+  const auto any = [&](const std::vector<StageId>& of) {
     return std::any_of(of.begin(), of.end(), [&](StageId s) { return has(stages, s); });
   };
   std::vector<Grant> out;
-  const auto grant = [&](const Region& r, int number, StageId writer,
-                         std::initializer_list<StageId> readers) {
+  const auto grant = [&](const Region& r, int number, StageId writer, const std::vector<StageId>& readers) {
     if (has(stages, writer))
       out.push_back({r.writable.get(), number});
     else if (any(readers))
@@ -148,10 +147,12 @@ std::vector<Grant> Regions::grants(const std::vector<StageId>& stages) const {
   grant(slab_, fds::kSlab, StageId::kLoader, {StageId::kCompute});
   // A draft head takes embedding and output matrix from where its model has them, and that one's rows from
   // the pages.
-  const StageId also = plan_.head_bytes != 0 ? StageId::kSpeculator : StageId::kCompute;
-  grant(dense_, fds::kDense, StageId::kLoader, {StageId::kCompute, also});
+  std::vector<StageId> of_dense{StageId::kCompute}, of_kv;
+  if (plan_.head_bytes != 0)
+    for (auto* readers : {&of_dense, &of_kv}) readers->push_back(StageId::kSpeculator);
+  grant(dense_, fds::kDense, StageId::kLoader, of_dense);
   grant(slab_dir_, fds::kSlabDir, StageId::kLoader, {StageId::kCompute, StageId::kRouter});
-  grant(kv_, fds::kKv, StageId::kCompute, {also});
+  grant(kv_, fds::kKv, StageId::kCompute, of_kv);
   grant(journal_, fds::kJournal, StageId::kRouter, {StageId::kGateway, StageId::kSpeculator});
   return out;
 }

@@ -47,6 +47,7 @@ Manifest draft_head_tables(const Manifest& model) {
   out.spec.layers.clear();
   out.dense_file = model.dense_file;
   for (const DenseShape& shape : dense_shapes(out.spec)) {
+    if (shape.name == "norm") continue;  // the head has its own
     DenseTensor t = model.dense.at(shape.name);
     t.offset = out.dense_bytes;
     out.dense_bytes += round_up(t.bytes, kPlaneAlign);

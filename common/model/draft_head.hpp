@@ -16,8 +16,8 @@ ModelSpec draft_head_spec(const ModelSpec& model);
 /// Errors: kInvalid where `head` is none of `model`.
 Status check_draft_head(const ModelSpec& head, const ModelSpec& model);
 
-/// What a head shares with its model, as a manifest without layers: embedding, last norm and output matrix,
-/// one behind the other from offset 0 on.
+/// What a head shares with its model, as a manifest without layers: embedding and output matrix, one behind
+/// the other from offset 0 on.
 Manifest draft_head_tables(const Manifest& model);
 
 /// Plans the head of a checkpoint whose own layers are sorted out already. Its copies of embedding and output

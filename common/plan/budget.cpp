@@ -234,8 +234,8 @@ std::string describe(const RunPlan& p) {
       {p.slab_bytes(), "experts: " + std::to_string(p.slots) + " slots for " +
                            std::to_string(p.expert_extents) + " experts of " + format_size(p.stride)},
       {p.dense_bytes, p.expert_extents != 0 ? "weights beside the experts" : "weights"},
-      {p.kv_bytes(), "KV cache: " + std::to_string(p.ctx) + " tokens (--ctx) in " +
-                         std::string(name_of(p.kv_format)) + " (--kv)"},
+      {p.kv_bytes() - p.hidden_bytes(), "KV cache: " + std::to_string(p.ctx) + " tokens (--ctx) in " +
+                                            std::string(name_of(p.kv_format)) + " (--kv)"},
       {p.scratch_bytes, "working memory: prompt in chunks of " + std::to_string(p.prompt_chunk) +
                             " (--prompt-chunk), " + (p.naive_prefill ? "naive (--prefill), " : "") +
                             std::to_string(p.threads) + " threads"},
@@ -246,7 +246,8 @@ std::string describe(const RunPlan& p) {
       {p.reserve_bytes, "reserve"}};
   if (p.draft_bytes != 0)
     terms.push_back({p.draft_bytes, "draft model " + file_name(p.options.draft) + " (--draft)"});
-  if (p.head_bytes != 0) terms.push_back({p.head_bytes, "the model's draft head (--speculate)"});
+  if (p.head_bytes != 0)
+    terms.push_back({p.head_bytes + p.hidden_bytes(), "the model's draft head (--speculate)"});
   if (p.expert_extents == 0) terms.erase(terms.begin());
   std::stable_sort(terms.begin(), terms.end(),
                    [](const Term& a, const Term& b) { return a.bytes > b.bytes; });
@@ -260,7 +261,8 @@ std::string describe(const RunPlan& p) {
   }
   if (p.head_left != 0)
     text += "the model's draft head is left aside: its " + format_size(p.head_left) +
-            " are worth more as slots for experts (--speculate 3 takes them all the same)\n";
+            (p.head_fits ? " are worth more as slots for experts (--speculate 3 takes them all the same)\n"
+                         : " find no room beside the least that a run needs\n");
   if (const Traffic t = expected_traffic(p); t.request() > 0)
     text += "reads: about " + format_size(static_cast<std::uint64_t>(t.prompt)) + " for a prompt of " +
             std::to_string(kNominalPrompt) + " tokens in chunks of " + std::to_string(p.prompt_chunk) + ", " +

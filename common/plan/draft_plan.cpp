@@ -71,10 +71,10 @@ DraftPlan lay_out_draft(const model::Manifest& draft, const RunPlan& run) {
 
 DraftPlan lay_out_draft_head(const model::Manifest& model, const RunPlan& run, bool tables) {
   DraftPlan d = lay_out(model.draft_head.front(), run, run.profile);
-  const model::Manifest shared = model::draft_head_tables(model);
-  if (tables) d.table_bytes = shared.dense_bytes;
-  // A row that a chain is fed with, and the last norm as f32.
-  d.scratch_bytes += 2 * std::uint64_t{model.spec.hidden} * 4;
+  if (tables) d.table_bytes = model::draft_head_tables(model).dense_bytes;
+  // The rows that it is fed with, one that a chain is fed with, and the last norm as f32; the model's
+  // manifest while it is read.
+  d.scratch_bytes += (d.rows + std::uint64_t{2}) * model.spec.hidden * 4 + bookkeeping(model);
   return d;
 }
 

@@ -321,7 +321,9 @@ Result<RunPlan> fill(const RunPlan& base, const model::Manifest& m, const Memory
 /// memory only where few experts are read at all; its own are a small part of the model's there.
 bool worth_its_memory(const RunPlan& with, const RunPlan& without) {
   constexpr std::uint64_t kShare = 16;
-  return with.slots == with.expert_extents || with.slots * kShare >= without.slots * (kShare - 1);
+  const double read = expected_traffic(with).request(), read_without = expected_traffic(without).request();
+  return with.slots == with.expert_extents || (with.slots * kShare >= without.slots * (kShare - 1) &&
+                                               read * kShare <= read_without * (kShare + 1));
 }
 
 }  // namespace
@@ -340,8 +342,12 @@ Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, c
   lay_out_head_in(headed, m);
   auto with = fill(headed, m, memory);
   const bool asked = base.options.speculate != "auto";
-  if (with.ok() && (asked || worth_its_memory(*with, *plain))) return with;
-  plain->head_left = headed.head_bytes;
+  if (with.ok() && (asked || worth_its_memory(*with, *plain))) {
+    with->minimum_ram = plain->minimum_ram;  // below its own it gives way
+    return with;
+  }
+  plain->head_left = headed.head_bytes + headed.hidden_bytes();
+  plain->head_fits = with.ok();
   return plain;
 }
 

@@ -80,12 +80,16 @@ struct RunPlan {
   std::uint64_t reserve_bytes = 0;
   std::uint64_t draft_bytes = 0;  ///< weights, KV cache and working memory of the draft model, 0 without one
   std::uint64_t head_bytes = 0;   ///< the same of the model's own draft head, 0 where it does not draft
-  std::uint64_t head_left = 0;    ///< what that would take of a model that has one, where it is left aside
+  std::uint64_t head_left =
+      0;  ///< what that and its rows would take of a model that has one, where it is left aside
+  bool head_fits = false;         ///< whether it is left aside although it fits
   std::uint64_t minimum_ram = 0;  ///< smallest budget in which this model runs with these options
 
   std::uint32_t cache_slots() const { return slots - prefetch_slots; }
   std::uint64_t slab_bytes() const { return std::uint64_t{slots} * stride; }
+  /// Of the region's pages, hidden rows included.
   std::uint64_t kv_bytes() const { return std::uint64_t{kv_pages} * kv_page_bytes; }
+  std::uint64_t hidden_bytes() const { return std::uint64_t{kv_pages} * hidden_page_bytes; }
   /// Where in a KV page the hidden rows begin.
   std::uint64_t hidden_at() const { return kv_page_bytes - hidden_page_bytes; }
   std::uint64_t total() const {

@@ -135,8 +135,8 @@ bool journal_record_valid(const Journal* j, const JournalRecord* r, std::uint32_
 
 /// The region `kv.0`: pages of 16 positions for every layer. Page layout: for each layer, K as
 /// [kv_heads][head_dim][16] then V as [kv_heads][16][head_dim], or with latent attention [kv_rank + rope][16]
-/// and index keys [head_dim][16]; numbers of `format`. Where a draft head drafts, each page ends with its rows
-/// behind the model's last norm, [16][hidden] bf16. Written by compute alone.
+/// and index keys [head_dim][16]; numbers of `format`. Where a draft head drafts, each page ends with its
+/// rows behind the model's last norm, [16][hidden] bf16. Written by compute alone.
 struct Kv {
   RegionHeader region;
   std::uint32_t pages;   ///< written by the launcher before any stage starts, as the three below

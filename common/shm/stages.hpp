@@ -36,7 +36,7 @@ enum class EdgeId : std::uint32_t {
   kRouterSpeculator = 8,  ///< lossy: a sequence of the journal wants drafts
   kSpeculatorRouter = 9,  ///< lossy: drafts
 };
-inline constexpr std::uint32_t kEdges = 12;  ///< 7, 10 and 11 are reserved for hints and heads that draft
+inline constexpr std::uint32_t kEdges = 12;  ///< 7, 10 and 11: none yet
 constexpr std::uint32_t index(EdgeId e) {
   return static_cast<std::uint32_t>(e);
 }

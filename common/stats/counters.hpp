@@ -61,7 +61,7 @@ enum class Counter : std::uint32_t {
   kDraftWaitNs,          ///< router: of decode steps, plain or not, what they waited for drafts
   kDraftsWrong,          ///< router: messages of drafts that fit nothing
   kDraftMessages,        ///< speculator: sent
-  kDraftModelNs,         ///< speculator: CPU time of draft model or head
+  kDraftingNs,           ///< speculator: CPU time of draft model or head
   kDrafted1,             ///< router: drafts tried in the first place behind a known token, and so on
   kDrafted2,
   kDrafted3,
@@ -138,7 +138,7 @@ inline constexpr std::array<CounterInfo, static_cast<std::size_t>(Counter::kCoun
     {"draft_wait_ns", "ns"},
     {"drafts_wrong", ""},
     {"draft_messages", ""},
-    {"draft_model_ns", "ns"},
+    {"drafting_ns", "ns"},
     {"drafted_1", "tokens"},
     {"drafted_2", "tokens"},
     {"drafted_3", "tokens"},

@@ -58,13 +58,26 @@ Result<Fd> lock(const fs::path& folder, const DraftCacheEvents& events) {
   if (!fd.valid()) return errno_of(folder);
   bool told = false;
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return errno_of(folder);
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return errno_of(folder);
     if (!told && events.waiting) events.waiting();
     told = true;
-    if (events.stop && events.stop(kLookMs))
-      return interrupted("interrupted while another process converted the draft");
+    if (!events.stop) {
+      while (::flock(fd.get(), LOCK_EX) != 0)
+        if (errno != EINTR) return errno_of(folder);
+      break;
+    }
+    if (events.stop(kLookMs)) return interrupted("interrupted while another process was at the draft");
   }
   return fd;
+}
+
+/// Removes a conversion that no process holds; whether it did.
+bool remove_unused(const fs::path& path, std::error_code& error) {
+  const Fd fd = open_folder(path);
+  if (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  fs::remove_all(path, error);
+  return !error;
 }
 
 /// Removes the conversions in `folder` but `current` and what may become it. What cannot be removed costs
@@ -77,11 +90,8 @@ void remove_stale(const fs::path& folder, const std::string& current) {
     const bool ours = name == current || name.starts_with(current + std::string(kPartial));
     if (!ours && is_conversion(name)) stale.push_back(it->path());
   }
-  for (const fs::path& path : stale) {
-    const Fd fd = open_folder(path);
-    if (!fd.valid() || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) continue;  // in use
-    fs::remove_all(path, error);
-  }
+  for (const fs::path& path : stale)
+    if (fs::is_directory(fs::symlink_status(path, error))) remove_unused(path, error);
 }
 
 /// Whether a conversion is as it was made, as far as that is told without reading its weights: whoever loads
@@ -91,13 +101,13 @@ Status check(const fs::path& folder) {
   return model::verify_texts(folder.string(), m);
 }
 
-Result<HeldDraft> hold(const fs::path& folder) {
+}  // namespace
+
+Result<HeldDraft> hold_draft(const std::string& folder) {
   Fd fd = open_folder(folder);
   if (!fd.valid() || ::flock(fd.get(), LOCK_SH) != 0) return errno_of(folder);
-  return HeldDraft{folder.string(), std::move(fd)};
+  return HeldDraft{folder, std::move(fd)};
 }
-
-}  // namespace
 
 std::string drafts_path() {
   const std::string folder = loader::state_folder();
@@ -119,19 +129,24 @@ Result<HeldDraft> cached_draft(const std::string& source, const std::string& roo
   std::string why;
   if (fs::exists(fs::symlink_status(place, error))) {
     const Status checked = check(place);
-    if (checked.ok()) return hold(place);
+    if (checked.ok()) return hold_draft(place.string());
+    // What cannot be read now may be read later.
+    if (checked.error().code == ErrorCode::kIo || checked.error().code == ErrorCode::kExhausted)
+      return checked.error();
     why = checked.error().text;
   }
   if (events.converting) WISP_TRY(events.converting(place.string(), what, why));
-  fs::remove_all(place, error);
-  if (error) return io_error(place.string() + ": " + error.message());
+  if (!remove_unused(place, error)) {
+    if (error) return io_error(place.string() + ": " + error.message());
+    return unavailable(place.string() + " is damaged, and another process uses it: end that one first");
+  }
   model::ConvertOptions options;
   options.source = checkpoint;
   options.destination = place.string();
   if (events.stop) options.stop = [&events] { return events.stop(0); };
   WISP_ASSIGN(const model::ConvertReport report, model::convert(options, events.progress));
   if (events.converted) events.converted(report);
-  return hold(place);
+  return hold_draft(place.string());
 }
 
 }  // namespace wisp::cli

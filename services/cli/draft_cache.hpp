@@ -12,7 +12,7 @@ namespace wisp::cli {
 /// A converted folder in use: while `hold` is open, no other process takes it away as stale.
 struct HeldDraft {
   std::string folder;  ///< an absolute path
-  Fd hold;             ///< its shared lock (flock); none where the folder is no conversion of ours
+  Fd hold;             ///< its shared lock (flock); none where that is no converted folder
 };
 
 /// What a look-up asks and tells. Each may be empty.
@@ -38,9 +38,12 @@ std::string drafts_path();
 /// sizes of its files or its texts are not as they were. What an interrupted conversion left whole is taken
 /// over. `root` holds a folder for each checkpoint, by a hash of its path, which is locked meanwhile: one
 /// process looks up at a time, the others wait. Conversions of other states of the same checkpoint are
-/// removed, those that a process holds by the next look-up. Errors: those of model::convert, and kIo where
-/// `root` cannot be written.
+/// removed, those that a process holds by the next look-up. Errors: those of model::convert, kIo where `root`
+/// cannot be written or a conversion cannot be read, kUnavailable where one that is damaged is held.
 Result<HeldDraft> cached_draft(const std::string& source, const std::string& root,
                                const DraftCacheEvents& events);
+
+/// Keeps a converted folder from being taken away, whoever made it. Errors: kIo.
+Result<HeldDraft> hold_draft(const std::string& folder);
 
 }  // namespace wisp::cli

@@ -43,7 +43,7 @@ DraftFigures DraftFigures::since(const DraftFigures& before) const {
   const auto less = [](std::uint64_t& n, std::uint64_t old) { n = n >= old ? n - old : n; };
   for (const auto part : {&DraftFigures::plain_steps, &DraftFigures::plain_ns, &DraftFigures::plain_tokens,
                           &DraftFigures::steps, &DraftFigures::ns, &DraftFigures::tokens,
-                          &DraftFigures::model_ns, &DraftFigures::wait_ns})
+                          &DraftFigures::drafting_ns, &DraftFigures::wait_ns})
     less(f.*part, before.*part);
   for (std::size_t n = 0; n < ring::kMostDrafted; ++n) {
     less(f.drafted[n], before.drafted[n]);
@@ -66,7 +66,7 @@ DraftFigures draft_figures_of(const RunState& state) {
   f.ns = router(Counter::kDraftStepNs);
   f.tokens = router(Counter::kDraftTokens);
   f.wait_ns = router(Counter::kDraftWaitNs);
-  f.model_ns = state.counter(shm::StageId::kSpeculator, Counter::kDraftModelNs);
+  f.drafting_ns = state.counter(shm::StageId::kSpeculator, Counter::kDraftingNs);
   for (std::size_t n = 0; n < ring::kMostDrafted; ++n) {
     f.drafted[n] = router(nth(Counter::kDrafted1, n));
     f.accepted[n] = router(nth(Counter::kAccepted1, n));
@@ -85,7 +85,7 @@ nlohmann::ordered_json to_json(const DraftFigures& f) {
           {"plain_steps", f.plain_steps},
           {"plain_tokens", f.plain_tokens},
           {"plain_step_ms", static_cast<double>(f.plain_ns) / 1e6},
-          {"draft_model_ms", static_cast<double>(f.model_ns) / 1e6},
+          {"drafting_ms", static_cast<double>(f.drafting_ns) / 1e6},
           {"wait_ms", static_cast<double>(f.wait_ns) / 1e6}};
 }
 

@@ -13,7 +13,7 @@ namespace wisp::cli {
 struct DraftFigures {
   std::uint64_t plain_steps = 0, plain_ns = 0, plain_tokens = 0;
   std::uint64_t steps = 0, ns = 0, tokens = 0;  ///< of steps with drafts
-  std::uint64_t model_ns = 0;                   ///< CPU time of draft model or head
+  std::uint64_t drafting_ns = 0;                ///< CPU time of draft model or head
   std::uint64_t wait_ns = 0;                    ///< of the steps' time, waited for drafts
   std::array<std::uint64_t, ring::kMostDrafted> drafted{}, accepted{};  ///< by place behind a known token
 

@@ -44,7 +44,11 @@ Result<HeldDraft> draft_folder(const std::string& draft, const std::string& targ
     std::error_code error;
     const fs::path absolute = fs::absolute(draft, error);
     if (error) return io_error(option + ": " + error.message());
-    return HeldDraft{absolute.string(), Fd()};
+    if (!model::is_wisp_folder(draft))
+      return HeldDraft{absolute.string(), Fd()};  // whoever loads it says why not
+    auto held = hold_draft(absolute.string());
+    if (!held.ok()) return std::move(held).error().within(option);
+    return held;
   }
   const std::string root = drafts_path();
   if (root.empty())
@@ -70,7 +74,7 @@ Result<HeldDraft> draft_folder(const std::string& draft, const std::string& targ
     progress.clear();
     for (const std::string& note : report.notes) console.notice("the draft: " + note);
   };
-  events.waiting = [&] { console.notice("another process converts " + draft + "; waiting for it"); };
+  events.waiting = [&] { console.notice("another process is at the draft " + draft + "; waiting for it"); };
   events.stop = [&](int ms) {
     pollfd fd{interrupts.fd(), POLLIN, 0};
     return interrupts.came() || (ms > 0 && ::poll(&fd, 1, ms) > 0 && interrupts.came());

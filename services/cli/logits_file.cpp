@@ -52,8 +52,13 @@ Status LogitsFile::keep(const std::string& request) {
 
 Result<std::string> logits_folder(const std::string& folder, const std::vector<std::string>& read) {
   std::error_code error;
-  WISP_ASSIGN(const std::string rows, output_path("--logits", (fs::path(folder) / "rows").string(), read));
-  const fs::path path = fs::path(rows).parent_path();
+  const fs::path absolute = fs::absolute(folder, error);
+  if (error) return io_error("--logits " + folder + ": " + error.message());
+  fs::path path = fs::weakly_canonical(absolute, error);
+  if (error) path = absolute;  // what it names is said by whoever makes it
+  WISP_TRY(spares("--logits " + folder, path.string(), read));
+  if (fs::exists(path, error) && !fs::is_directory(path, error))
+    return invalid("--logits " + folder + ": is there and is no folder; name an empty one");
   fs::create_directory(path, error);
   if (error) return io_error("--logits " + folder + ": cannot be made (" + error.message() + ")");
   const bool empty = fs::is_empty(path, error);

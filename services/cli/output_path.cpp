@@ -25,6 +25,18 @@ bool is_one_of(const fs::path& path, const fs::path& folder) {
 
 }  // namespace
 
+Status spares(const std::string& shown, const std::string& path, const std::vector<std::string>& read) {
+  std::error_code error;
+  const bool there = fs::exists(path, error);
+  for (const std::string& name : read) {
+    const fs::path folder = fs::weakly_canonical(name, error);
+    if (error) continue;
+    if (lies_in(path, folder) || (there && is_one_of(path, folder)))
+      return invalid(shown + ": is a file of " + name + ", which the model is read from; name one elsewhere");
+  }
+  return {};
+}
+
 Result<std::string> output_path(const std::string& option, const std::string& file,
                                 const std::vector<std::string>& read) {
   std::error_code error;
@@ -34,14 +46,7 @@ Result<std::string> output_path(const std::string& option, const std::string& fi
   if (error) path = absolute;  // what it names is said by whoever opens it
   if (fs::is_directory(path, error))
     return invalid(option + " " + file + ": is a folder and no regular file; name a file");
-  const bool there = fs::exists(path, error);
-  for (const std::string& name : read) {
-    const fs::path folder = fs::weakly_canonical(name, error);
-    if (error) continue;
-    if (lies_in(path, folder) || (there && is_one_of(path, folder)))
-      return invalid(option + " " + file + ": is a file of " + name +
-                     ", which the model is read from; name one elsewhere");
-  }
+  WISP_TRY(spares(option + " " + file, path.string(), read));
   return path.string();
 }
 

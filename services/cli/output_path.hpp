@@ -12,4 +12,8 @@ namespace wisp::cli {
 Result<std::string> output_path(const std::string& option, const std::string& file,
                                 const std::vector<std::string>& read);
 
+/// Whether `path`, absolute, lies outside of `read` and is none of their files by another name; `shown`: what
+/// the user gave. Errors: kInvalid.
+Status spares(const std::string& shown, const std::string& path, const std::vector<std::string>& read);
+
 }  // namespace wisp::cli

@@ -171,7 +171,10 @@ std::vector<std::string> folders_read(const PipelineFlags& flags) {
   std::vector<std::string> folders{flags.options.model};
   if (const auto stripes = model::stripe_folders(flags.options.model); stripes.ok())
     folders.insert(folders.end(), stripes->begin(), stripes->end());
-  if (!flags.draft.empty()) folders.push_back(flags.draft);
+  if (!flags.draft.empty()) {
+    folders.push_back(flags.draft);
+    if (std::string made = drafts_path(); !made.empty()) folders.push_back(std::move(made));
+  }
   return folders;
 }
 
@@ -196,12 +199,11 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
 
   std::unique_ptr<Pipeline> p(new Pipeline(console, interrupts));
   std::optional<model::Manifest> draft;
-  std::vector<std::string> read = folders_read(flags);
+  const std::vector<std::string> read = folders_read(flags);
   if (!flags.draft.empty() && options.speculate != "off") {
     // A checkpoint is converted here, before there is a plan: what that takes of memory is free again.
     WISP_ASSIGN(p->draft_, draft_folder(flags.draft, options.model, console, interrupts));
     options.draft = p->draft_.folder;
-    read.push_back(options.draft);
     WISP_ASSIGN(draft, model::load_manifest(options.draft));
     auto same = text::compare_vocabularies(options.model, options.draft);
     if (!same.ok()) return std::move(same).error().within("--draft");

@@ -43,7 +43,8 @@ struct OpenModel {
 };
 Result<OpenModel> open_model(const std::string& folder);
 
-/// The folders of the model, its stripes and its draft: nothing is to be written there.
+/// The folders of the model, its stripes, its draft and of conversions of drafts: nothing is to be written
+/// there.
 std::vector<std::string> folders_read(const PipelineFlags& flags);
 
 /// A model, its plan and the processes that run it, for the length of one command.

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "plan/run_plan.hpp"
+#include "services/cli/draft_figures.hpp"
 #include "services/cli/stat_view.hpp"
 
 namespace wisp::cli {
@@ -75,25 +76,21 @@ std::string slot_rows(const Json& j) {
 }
 
 /// Nothing where no step had drafts.
-std::string draft_rows(const Json& s) {
-  const std::uint64_t steps = number(s["steps"]), tokens = number(s["tokens"]);
-  if (steps == 0) return "";
-  const auto rate = [&](const char* of, const char* in_ms) {
-    const double ms = s[in_ms].get<double>();
-    return ms > 0 ? 1000.0 * static_cast<double>(number(s[of])) / ms : 0.0;
-  };
-  std::string text = "drafts   " + std::to_string(number(s["drafted"])) + ", " +
-                     std::to_string(number(s["accepted"])) + " stood";
-  const char* separator = "; by place ";
-  for (std::size_t n = 0; n < s["drafted_by_place"].size() && number(s["drafted_by_place"][n]) != 0; ++n) {
-    text += print("%s%.0f %%", separator,
-                  100.0 * static_cast<double>(number(s["accepted_by_place"][n])) /
-                      static_cast<double>(number(s["drafted_by_place"][n])));
-    separator = " ";
-  }
-  return text + print("; %.2f tokens a pass; %.1f tokens per second with them, %.1f in plain steps\n",
-                      static_cast<double>(tokens) / static_cast<double>(steps), rate("tokens", "step_ms"),
-                      rate("plain_tokens", "plain_step_ms"));
+std::string draft_rows(const Json& j) {
+  DraftFigures f;
+  f.steps = number(j["steps"]);
+  if (f.steps == 0) return "";
+  const auto ns = [&](const char* of) { return static_cast<std::uint64_t>(j[of].get<double>() * 1e6); };
+  f.tokens = number(j["tokens"]);
+  f.ns = ns("step_ms");
+  f.plain_tokens = number(j["plain_tokens"]);
+  f.plain_ns = ns("plain_step_ms");
+  j["drafted_by_place"].get_to(f.drafted);
+  j["accepted_by_place"].get_to(f.accepted);
+  return "drafts   " + std::to_string(f.all_drafted()) + ", " + std::to_string(f.all_accepted()) +
+         " stood; by place " + f.by_place() +
+         print("; %.2f tokens a pass; %.1f tokens per second with them, %.1f in plain steps\n",
+               f.tokens_per_pass(), f.tok_s(), f.plain_tok_s());
 }
 
 std::string request_rows(const Json& requests) {

@@ -240,7 +240,9 @@ Json stat_json(const RunState& state) {
                  {"slab_in_memory", board.slab_in_memory.load(memory_order_relaxed)},
                  {"huge_page_bytes", board.huge_bytes.load(memory_order_relaxed)},
                  {"locked", board.locked.load(memory_order_relaxed) != 0}};
-  j["kv"] = {{"tokens", plan.ctx}, {"format", name_of(plan.kv_format)}, {"bytes", plan.kv_bytes()}};
+  j["kv"] = {{"tokens", plan.ctx},
+             {"format", name_of(plan.kv_format)},
+             {"bytes", plan.kv_bytes() - plan.hidden_bytes()}};
   j["speculation"] = to_json(draft_figures_of(state));
   j["requests"] = Json::array();
   for (std::uint32_t i = 0; i < state.journal().records; ++i)

@@ -107,7 +107,8 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
     w.embed = b.matrix("embed", s.vocab, s.hidden);
     w.head.weight = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : w.embed;
   }
-  w.norm = b.vector("norm", s.hidden);
+  // Tables alone (model::draft_head_tables) are bound before anything is in them: nothing of them is copied.
+  if (!s.layers.empty()) w.norm = b.vector("norm", s.hidden);
   w.layers.resize(s.layers.size());
   for (std::uint32_t l = 0; l < s.layers.size(); ++l) {
     LayerWeights& lw = w.layers[l];

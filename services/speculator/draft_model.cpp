@@ -11,7 +11,12 @@ Result<std::unique_ptr<DraftModel>> DraftModel::open(const plan::RunPlan& plan, 
   const std::string option = "--draft " + plan.options.draft;
   try {
     auto draft = open_in_memory(plan, vocab);
-    if (!draft.ok()) return std::move(draft).error().within(option);
+    if (!draft.ok()) {
+      Error error = std::move(draft).error();
+      if (error.code == ErrorCode::kCorrupt)
+        error.text += "; a folder that --draft has made of a checkpoint is made again once it is removed";
+      return std::move(error).within(option);
+    }
     return draft;
   } catch (const std::bad_alloc&) {
     return exhausted(option + ": its working memory is not there; give a smaller --ram");

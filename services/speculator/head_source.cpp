@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.hpp"
 #include "wisp/kernels/number.hpp"
 
 namespace wisp::speculator {
 
 Result<std::unique_ptr<HeadSource>> HeadSource::open(const service::Attachment& at) {
+  WISP_CHECK(at.dense != nullptr && at.kv != nullptr && at.journal != nullptr);
   WISP_ASSIGN(std::unique_ptr<DraftHead> head, DraftHead::open(at.plan, at.dense));
   const std::uint64_t rows = std::uint64_t{2} * kernels::kPageTokens * head->spec().hidden;
   if (head->sizes().total() != at.plan.head_bytes || rows != at.plan.hidden_page_bytes)
@@ -62,7 +64,8 @@ std::span<const float> HeadSource::rows(std::uint32_t place, std::uint64_t reque
   }
   // The pages of a request that has ended may be another's.
   std::atomic_thread_fence(std::memory_order_acquire);
-  const auto commit = shm::CommitWord::unpack(r->commit.load(std::memory_order_relaxed));
+  // Before the generation: a record that was opened anew has no finish either.
+  const auto commit = shm::CommitWord::unpack(r->commit.load(std::memory_order_acquire));
   if (commit.finish != shm::Finish::kNone || r->generation.load(std::memory_order_relaxed) != generation)
     return {};
   return std::span<const float>(rows_).first((end - first) * width);

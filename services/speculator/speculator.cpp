@@ -166,7 +166,7 @@ void SpeculatorStage::answer_by_maker(std::uint32_t record, const Question& q) {
       maker_.source->propose(record, q.request, texts_[record].ids,
                              std::span(drafts_).first(std::min<std::size_t>(q.count, drafts_.size())));
   const std::uint64_t took = cpu_now() - begin;
-  ctx_.desk()->add(Counter::kDraftModelNs, took);
+  ctx_.desk()->add(Counter::kDraftingNs, took);
   send(q, record, flags(maker_.kind, true), n, took);
   // A long prompt is read on between other questions; what comes of it is too late for this one.
   if (!maker_.source->has_more(record) || questions_[record].request != 0) return;

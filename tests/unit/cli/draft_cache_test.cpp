@@ -309,5 +309,19 @@ TEST_F(DraftCache, RefusalsWriteNothing) {
   EXPECT_FALSE(cached_draft((temp_ / "none").string(), root_.string(), events_).ok());
 }
 
+TEST_F(DraftCache, ADamagedConversionThatIsInUseIsLeftAlone) {
+  HeldDraft held = look_up();
+  const fs::path manifest = fs::path(held.folder) / "manifest.json";
+  const std::string whole = read_all(manifest);
+  write_all(manifest, "{");
+  const auto refused = cached_draft(source_.string(), root_.string(), events_);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_NE(refused.error().text.find(held.folder), std::string::npos);
+  EXPECT_EQ(read_all(manifest), "{") << "nothing was touched";
+  held = {};
+  EXPECT_EQ(read_all(fs::path(look_up().folder) / "manifest.json"), whole);
+}
+
 }  // namespace
 }  // namespace wisp::cli

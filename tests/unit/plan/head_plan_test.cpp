@@ -94,14 +94,16 @@ TEST(HeadPlan, DraftsWhereItCostsFewSlots) {
   o.ram = all - head - 64 * kMiB;
   const RunPlan few = plan_of(m, o);
   EXPECT_EQ(few.head_bytes, 0u);
-  EXPECT_EQ(few.head_left, head);
+  EXPECT_EQ(few.head_left, head + few.kv_pages * 16u * 256 * 2);
   EXPECT_LT(few.slots, few.expert_extents);
-  EXPECT_NE(describe(few).find("left aside"), std::string::npos);
+  EXPECT_NE(describe(few).find("are worth more as slots"), std::string::npos);
   o.speculate = "3";
   const RunPlan asked = plan_of(m, o);
   EXPECT_EQ(asked.head_bytes, head);
   EXPECT_LT(asked.slots, few.slots);
   EXPECT_LE(asked.total(), o.ram);
+  o.ram = asked.minimum_ram;
+  EXPECT_TRUE(make_plan(m, o, kPlenty).ok()) << "below its own least the head gives way";
 
   // A head of few bytes costs few.
   model::Manifest small = m;
@@ -126,6 +128,7 @@ TEST(HeadPlan, GivesWayWhereMemoryIsShort) {
     const RunPlan p = plan_of(m, o);
     EXPECT_EQ(p.head_bytes, 0u) << k;
     EXPECT_NE(p.head_left, 0u) << k;
+    EXPECT_NE(describe(p).find("find no room"), std::string::npos) << k;
   }
 }
 
