@@ -318,12 +318,12 @@ Result<RunPlan> fill(const RunPlan& base, const model::Manifest& m, const Memory
 }
 
 /// A draft spares no bytes from the drive: the experts of its rows are read all the same. So a head earns its
-/// memory only where few experts are read at all; its own are a small part of the model's there.
+/// memory only where few experts are read at all; its own are a small part of the model's there. Slots that a
+/// shorter chunk of prompts has freed are none that it has left.
 bool worth_its_memory(const RunPlan& with, const RunPlan& without) {
   constexpr std::uint64_t kShare = 16;
-  const double read = expected_traffic(with).request(), read_without = expected_traffic(without).request();
-  return with.slots == with.expert_extents || (with.slots * kShare >= without.slots * (kShare - 1) &&
-                                               read * kShare <= read_without * (kShare + 1));
+  return with.slots == with.expert_extents ||
+         (with.slots * kShare >= without.slots * (kShare - 1) && with.prompt_chunk == without.prompt_chunk);
 }
 
 }  // namespace

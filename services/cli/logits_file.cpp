@@ -56,6 +56,7 @@ Result<std::string> logits_folder(const std::string& folder, const std::vector<s
   if (error) return io_error("--logits " + folder + ": " + error.message());
   fs::path path = fs::weakly_canonical(absolute, error);
   if (error) path = absolute;  // what it names is said by whoever makes it
+  if (!path.has_filename()) path = path.parent_path();
   WISP_TRY(spares("--logits " + folder, path.string(), read));
   if (fs::exists(path, error) && !fs::is_directory(path, error))
     return invalid("--logits " + folder + ": is there and is no folder; name an empty one");

@@ -61,8 +61,14 @@ TEST(DriveProbe, ASwingingDriveIsNotRead) {
   for (int i = 0; i < kDrives; ++i)
     modest += probed([&](auto, int) { return swing(rng); }).depth == kMiB ? 1 : 0;
   EXPECT_GT(modest, kDrives / 2) << "seed " << seed;
-  EXPECT_EQ(probed([&](auto s, int) { return swing(rng) * (s.depth > kMiB ? 4 : 1); }).depth, 2 * kMiB)
-      << "seed " << seed;
+  // What gains more than it swings by is always seen.
+  int shallow = 0;
+  for (int i = 0; i < kDrives; ++i) {
+    const auto depth = probed([&](auto s, int) { return swing(rng) * (s.depth > kMiB ? 4 : 1); }).depth;
+    EXPECT_GT(depth, kMiB) << "seed " << seed;
+    shallow += depth == 2 * kMiB ? 1 : 0;
+  }
+  EXPECT_GT(shallow, kDrives / 2) << "seed " << seed;
 }
 
 TEST(DriveProbe, IsShortOnASlowDrive) {
