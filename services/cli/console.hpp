@@ -33,4 +33,7 @@ class Console {
   std::string last_progress_;
 };
 
+/// A word for a shell, quoted where it has to be.
+std::string shell_word(const std::string& text);
+
 }  // namespace wisp::cli

@@ -72,12 +72,11 @@ Result<Fd> lock(const fs::path& folder, const DraftCacheEvents& events) {
   return fd;
 }
 
-/// Removes a conversion that no process holds; whether it did.
-bool remove_unused(const fs::path& path, std::error_code& error) {
+/// Whether a process holds a conversion. Who has the lock above it may go by the answer: nobody else takes
+/// hold of it meanwhile but by its own name.
+bool in_use(const fs::path& path) {
   const Fd fd = open_folder(path);
-  if (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return false;
-  fs::remove_all(path, error);
-  return !error;
+  return fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0;
 }
 
 /// Removes the conversions in `folder` but `current` and what may become it. What cannot be removed costs
@@ -91,7 +90,7 @@ void remove_stale(const fs::path& folder, const std::string& current) {
     if (!ours && is_conversion(name)) stale.push_back(it->path());
   }
   for (const fs::path& path : stale)
-    if (fs::is_directory(fs::symlink_status(path, error))) remove_unused(path, error);
+    if (fs::is_directory(fs::symlink_status(path, error)) && !in_use(path)) fs::remove_all(path, error);
 }
 
 /// Whether a conversion is as it was made, as far as that is told without reading its weights: whoever loads
@@ -134,12 +133,13 @@ Result<HeldDraft> cached_draft(const std::string& source, const std::string& roo
     if (checked.error().code == ErrorCode::kIo || checked.error().code == ErrorCode::kExhausted)
       return checked.error();
     why = checked.error().text;
+    if (in_use(place))
+      return unavailable(why + ": " + place.string() +
+                         " is damaged, and another process uses it; end that first");
   }
   if (events.converting) WISP_TRY(events.converting(place.string(), what, why));
-  if (!remove_unused(place, error)) {
-    if (error) return io_error(place.string() + ": " + error.message());
-    return unavailable(place.string() + " is damaged, and another process uses it: end that one first");
-  }
+  fs::remove_all(place, error);
+  if (error) return io_error(place.string() + ": " + error.message());
   model::ConvertOptions options;
   options.source = checkpoint;
   options.destination = place.string();

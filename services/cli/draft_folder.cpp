@@ -34,7 +34,7 @@ ByHand convert_by_hand(const std::string& checkpoint) {
   fs::path source = fs::path(checkpoint).lexically_normal();
   if (!source.has_filename()) source = source.parent_path();
   const std::string destination = source.string() + "-wisp";
-  return {"wisp convert " + source.string() + " " + destination, destination};
+  return {"wisp convert " + shell_word(source.string()) + " " + shell_word(destination), destination};
 }
 
 Result<HeldDraft> draft_folder(const std::string& draft, const std::string& target, Console& console,

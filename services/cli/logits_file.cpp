@@ -1,5 +1,8 @@
 #include "services/cli/logits_file.hpp"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -50,7 +53,7 @@ Status LogitsFile::keep(const std::string& request) {
   return {};
 }
 
-Result<std::string> logits_folder(const std::string& folder, const std::vector<std::string>& read) {
+Result<LogitsFolder> logits_folder(const std::string& folder, const std::vector<std::string>& read) {
   std::error_code error;
   const fs::path absolute = fs::absolute(folder, error);
   if (error) return io_error("--logits " + folder + ": " + error.message());
@@ -62,12 +65,16 @@ Result<std::string> logits_folder(const std::string& folder, const std::vector<s
     return invalid("--logits " + folder + ": is there and is no folder; name an empty one");
   fs::create_directory(path, error);
   if (error) return io_error("--logits " + folder + ": cannot be made (" + error.message() + ")");
+  Fd lock(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock.valid()) return io_error("--logits " + folder + ": " + std::strerror(errno));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    return unavailable("--logits " + folder + ": another server writes there; name another folder");
   const bool empty = fs::is_empty(path, error);
   if (error) return io_error("--logits " + folder + ": cannot be read (" + error.message() + ")");
   if (!empty)
     return invalid("--logits " + folder +
                    ": holds files already, and those of requests would mix with them; name an empty folder");
-  return path.string();
+  return LogitsFolder{path.string(), std::move(lock)};
 }
 
 }  // namespace wisp::cli

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "base/fd.hpp"
 #include "base/result.hpp"
 
 namespace wisp::cli {
@@ -30,9 +31,13 @@ class LogitsFile {
 };
 
 /// The folder of `wisp serve --logits`, absolute and made where it is missing: compute writes a file into it
-/// for each request that asks. It has to be empty, since requests of every run have the same numbers. `read`:
-/// as above. Errors: kInvalid for what is no empty folder, or lies in one of the model's; kIo where it cannot
-/// be made or read.
-Result<std::string> logits_folder(const std::string& folder, const std::vector<std::string>& read);
+/// for each request that asks. It has to be empty and is locked, since requests of every run have the same
+/// numbers. `read`: as above. Errors: kInvalid for what is no empty folder, or lies in one of the model's;
+/// kUnavailable where another server has it; kIo where it cannot be made or read.
+struct LogitsFolder {
+  std::string path;
+  Fd lock;  ///< no other server takes the folder while it is open (flock)
+};
+Result<LogitsFolder> logits_folder(const std::string& folder, const std::vector<std::string>& read);
 
 }  // namespace wisp::cli

@@ -201,6 +201,11 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   std::optional<model::Manifest> draft;
   const std::vector<std::string> read = folders_read(flags);
   if (!flags.draft.empty() && options.speculate != "off") {
+    // What is refused without a draft is refused before one is converted.
+    WISP_TRY(plan::make_plan(model.manifest, options, plan::memory_here()));
+    for (const auto& [option, file] :
+         {std::pair{flags.trace_option, flags.trace}, {std::string("--draft-log"), flags.draft_log}})
+      if (!file.empty()) WISP_TRY(output_path(option, file, read));
     // A checkpoint is converted here, before there is a plan: what that takes of memory is free again.
     WISP_ASSIGN(p->draft_, draft_folder(flags.draft, options.model, console, interrupts));
     options.draft = p->draft_.folder;
@@ -208,6 +213,8 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
     auto same = text::compare_vocabularies(options.model, options.draft);
     if (!same.ok()) return std::move(same).error().within("--draft");
   }
+  if (!flags.trace.empty() && options.speculate != "auto" && options.speculate != "off")
+    console.notice("a trace is of plain decoding: --speculate " + options.speculate + " is left aside");
   // The plan depends on whether there is a trace; what is there of its file is touched by none that fails.
   options.trace = flags.trace;
   WISP_ASSIGN(p->plan_,

@@ -19,13 +19,6 @@ std::string reachable(const std::string& host) {
   return host.find(':') != std::string::npos ? "[" + host + "]" : host;
 }
 
-/// A word for a shell, whatever it holds.
-std::string shell_quoted(const std::string& text) {
-  std::string out = "'";
-  for (char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 void print_address(const OpenModel& model, const std::string& host, std::uint32_t port) {
   const std::string url = "http://" + reachable(host) + ":" + std::to_string(port);
   const std::string shown = host.find(':') != std::string::npos ? "[" + host + "]" : host;
@@ -42,7 +35,7 @@ void print_address(const OpenModel& model, const std::string& host, std::uint32_
   std::printf("listening on http://%s:%u\n", shown.c_str(), port);
   std::printf(
       "curl %s -H 'Content-Type: application/json' -d %s\n", (url + path).c_str(),
-      shell_quoted(body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)).c_str());
+      shell_word(body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)).c_str());
   std::fflush(stdout);
 }
 
@@ -50,8 +43,10 @@ Result<int> run(PipelineFlags& flags) {
   Console console;
   WISP_ASSIGN(Interrupts interrupts, Interrupts::install());
   WISP_ASSIGN(const OpenModel model, open_model(flags.options.model));
+  LogitsFolder logits;
   if (std::string& folder = flags.options.logits_dir; !folder.empty()) {
-    WISP_ASSIGN(folder, logits_folder(folder, folders_read(flags)));
+    WISP_ASSIGN(logits, logits_folder(folder, folders_read(flags)));
+    folder = logits.path;
   }
   WISP_ASSIGN(const std::unique_ptr<Pipeline> pipeline, Pipeline::start(model, flags, console, interrupts));
   Session& session = pipeline->session();

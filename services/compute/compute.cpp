@@ -284,7 +284,7 @@ std::string ComputeStage::write_logits(std::uint64_t request, std::uint32_t row,
                                        std::span<const float> logits) const {
   // Row n always lies at n * V * 4: a repeated step writes the same bytes to the same place.
   const Fd fd(::openat(service::fds::kLogitsDir, std::to_string(request).c_str(),
-                       O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+                       O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   const auto* p = reinterpret_cast<const char*>(logits.data());
   std::size_t left = logits.size_bytes();
   auto at = static_cast<off_t>(row * logits.size_bytes());

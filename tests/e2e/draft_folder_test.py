@@ -155,6 +155,13 @@ class DraftFolder(unittest.TestCase):
             if code:
                 self.assertIn("interrupted", err)
 
+    def test_what_is_refused_anyway_converts_nothing(self):
+        for wrong in (["--speculate", "9"], ["--ctx", "999999"], ["--trace", os.path.join(model(), "trace")]):
+            p = wisp("run", model(), "-p", "What is a dog?", "--draft", self.draft, *wrong, check=False, env=self.env)
+            self.assertEqual(p.returncode, 1, p.stderr)
+            self.assertNotIn(ONCE, p.stderr)
+            self.assertEqual(self.kept(), [])
+
     def test_what_cannot_be_says_the_way_by_hand(self):
         file = temp("no-folder")
         open(file, "w").close()

@@ -48,9 +48,14 @@ TEST_F(FolderTest, LogitsOfRequestsGoToAnEmptyFolder) {
   const fs::path folder = folder_ / "rows", model = folder_ / "model";
   const std::vector<std::string> read{model.string()};
   fs::create_directory(model);
-  const auto made = logits_folder((folder / ".").string(), read);
-  ASSERT_TRUE(made.ok()) << made.error().text;
-  EXPECT_EQ(*made, fs::canonical(folder).string());
+  {
+    const auto made = logits_folder((folder / ".").string(), read);
+    ASSERT_TRUE(made.ok()) << made.error().text;
+    EXPECT_EQ(made->path, fs::canonical(folder).string());
+    const auto second = logits_folder(folder.string(), read);
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.error().code, ErrorCode::kUnavailable);
+  }
   EXPECT_TRUE(logits_folder(folder.string(), read).ok()) << "it is there and empty";
   std::ofstream(folder / "4294967297") << "rows of another run";
   for (const fs::path& refused :
