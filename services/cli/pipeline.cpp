@@ -209,7 +209,9 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
     // A checkpoint is converted here, before there is a plan: what that takes of memory is free again.
     WISP_ASSIGN(p->draft_, draft_folder(flags.draft, options.model, console, interrupts));
     options.draft = p->draft_.folder;
-    WISP_ASSIGN(draft, model::load_manifest(options.draft));
+    auto loaded = model::load_manifest(options.draft);
+    if (!loaded.ok()) return std::move(loaded).error().within("--draft");
+    draft = std::move(*loaded);
     auto same = text::compare_vocabularies(options.model, options.draft);
     if (!same.ok()) return std::move(same).error().within("--draft");
   }
