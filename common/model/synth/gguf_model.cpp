@@ -83,6 +83,7 @@ std::string their_name(const std::string& ours, const ModelSpec& spec) {
   for (const Name& n : kNames)
     if (n.ours == rest) return prefix + std::string(n.theirs);
   WISP_CHECK(false);  // check_gguf has let a family in whose tensors are not all named
+  return prefix;
 }
 
 bool is_exact_in_f32(std::string_view rest) {
