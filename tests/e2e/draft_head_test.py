@@ -84,18 +84,6 @@ def speculator_is_ready():
         pass
 
 
-def complete(server, folder, prompt):
-    """(ids, raw logits bytes) of one request."""
-    status, headers, data = server.request("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 40, "ignore_eos": True, "temperature": 0,
-                                                                       "return_token_ids": True, "write_logits": True})
-    assert status == 200, data
-    path = os.path.join(folder, headers["x-wisp-request"])
-    with open(path, "rb") as f:
-        rows = f.read()
-    os.unlink(path)
-    return json.loads(data)["choices"][0]["token_ids"], rows
-
-
 def stream_through(server, body, see):
     """The ids of a stream, taken up again wherever it breaks; see(ids so far) after each event."""
     got, last, done = [], None, False
@@ -139,7 +127,7 @@ class Head(unittest.TestCase):
             folder = temp("logits")
             flags = ["--ctx", 512, "--prompt-chunk", 16, "--logits", folder, *options]
             with Server(counting_model(source), "--speculate", "off", *flags) as server:
-                want = [complete(server, folder, p) for p in prompts]
+                want = [server.complete({"prompt": p, "max_tokens": 40}, folder) for p in prompts]
             self.assertEqual([ids for ids, _ in want], [answer(p[-1], 40) for p in prompts])
             for k in ("1", "3", "7", "auto"):
                 with Server(counting_model(source), "--speculate", k, *flags) as server:
@@ -147,7 +135,7 @@ class Head(unittest.TestCase):
                     for prompt, plain in zip(prompts, want):
                         with self.subTest(model=source, options=options, prompt=len(prompt), k=k):
                             tried, before = drafted(), stood()
-                            got = complete(server, folder, prompt)
+                            got = server.complete({"prompt": prompt, "max_tokens": 40}, folder)
                             self.assertEqual(got[0], plain[0])
                             self.assertTrue(got[1] == plain[1], "logits differ in bits")
                             right = stood() - before

@@ -79,16 +79,7 @@ def source_flags(source, texts):
 
 
 def complete(server, folder, prompt, temperature):
-    """(ids, raw logits bytes) of one request."""
-    body = {"prompt": prompt_ids(prompt), "max_tokens": TOKENS, "ignore_eos": True, "temperature": temperature, "seed": 11,
-            "return_token_ids": True, "write_logits": True}
-    status, headers, data = server.request("POST", "/v1/completions", body)
-    assert status == 200, data
-    path = os.path.join(folder, headers["x-wisp-request"])
-    with open(path, "rb") as f:
-        rows = f.read()
-    os.unlink(path)
-    return json.loads(data)["choices"][0]["token_ids"], rows
+    return server.complete({"prompt": prompt_ids(prompt), "max_tokens": TOKENS, "temperature": temperature, "seed": 11}, folder)
 
 
 def difference(got, want):

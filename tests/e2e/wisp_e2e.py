@@ -131,6 +131,17 @@ class Server:
         status, _, data = self.request("POST", path, body, headers)
         return status, json.loads(data)
 
+    def complete(self, body, folder):
+        """(ids, raw logits bytes) of one completion, of a server whose --logits is `folder`."""
+        body = dict({"ignore_eos": True, "temperature": 0}, **body, return_token_ids=True, write_logits=True)
+        status, headers, data = self.request("POST", "/v1/completions", body)
+        assert status == 200, data
+        path = os.path.join(folder, headers["x-wisp-request"])
+        with open(path, "rb") as f:
+            rows = f.read()
+        os.unlink(path)
+        return json.loads(data)["choices"][0]["token_ids"], rows
+
     def stream(self, path, body, headers=None):
         """The raw bytes of a whole event stream."""
         status, _, data = self.request("POST", path, dict(body, stream=True), headers)

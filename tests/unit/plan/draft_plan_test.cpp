@@ -2,15 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "model/draft_head.hpp"
 #include "plan/budget.hpp"
+#include "shapes.hpp"
 
 namespace wisp::plan {
 namespace {
-
-constexpr std::uint64_t kMiB = 1024 * 1024;
-constexpr std::uint64_t kGiB = 1024 * kMiB;
-constexpr std::uint64_t kPlenty = std::uint64_t{1} << 44;
 
 model::Manifest base(std::uint32_t layers, std::uint32_t positions) {
   model::Manifest m;
@@ -163,22 +159,7 @@ TEST(DraftPlan, OffLeavesTheDraftAside) {
 /// them.
 TEST(DraftPlan, OfAModelsOwnHead) {
   model::Manifest m = target();
-  model::DenseTensor table;
-  table.tiled = true;
-  table.format = kernels::WeightFormat::kBf16;
-  table.rows = m.spec.vocab;
-  table.cols = m.spec.hidden;
-  table.bytes = model::planes_of(table).bytes;
-  m.dense["embed"] = m.dense["head"] = table;
-  table.rows = 1;
-  table.tiled = false;
-  table.bytes = model::planes_of(table).bytes;
-  m.dense["norm"] = table;
-  model::Manifest head = base(1, 4096);
-  head.spec = model::draft_head_spec(m.spec);
-  head.spec.expert.stride = 106496;
-  head.dense_bytes = 3 * kMiB;
-  m.draft_head.push_back(head);
+  add_head(m, 3 * kMiB, 106496);
   RunOptions o = plain_options(options());
   o.ctx = 1000;
   const auto plan = make_plan(m, o, kPlenty);

@@ -1,50 +1,18 @@
 #include <gtest/gtest.h>
 
-#include "model/draft_head.hpp"
 #include "plan/budget.hpp"
 #include "plan/draft_plan.hpp"
+#include "shapes.hpp"
 
 /// When a model's own draft head drafts, and what the budget says of it.
 namespace wisp::plan {
 namespace {
 
-constexpr std::uint64_t kMiB = 1024 * 1024;
-constexpr std::uint64_t kPlenty = std::uint64_t{1} << 44;
-
 /// 16 layers of 64 experts, and a head whose experts are twice as large each: an eighth of the model's.
 model::Manifest with_head() {
-  model::Manifest m;
-  m.name = "headed";
-  m.spec.hidden = 256;
-  m.spec.vocab = 4096;
-  m.spec.max_positions = 4096;
-  m.spec.attention.heads = 4;
-  m.spec.attention.kv_heads = 2;
-  m.spec.attention.head_dim = 64;
-  m.spec.attention.rope.width = 64;
-  m.spec.layers.resize(16);
-  m.spec.router.experts = 64;
-  m.spec.router.top_k = 4;
-  m.spec.moe_width = 128;
-  m.spec.expert.stride = 64 * 4096;
-  m.dense_bytes = 8 * kMiB;
-  model::DenseTensor t;
-  t.tiled = true;
-  t.format = kernels::WeightFormat::kBf16;
-  t.rows = m.spec.vocab;
-  t.cols = m.spec.hidden;
-  t.bytes = model::planes_of(t).bytes;
-  m.dense["embed"] = m.dense["head"] = t;
-  t.rows = 1;
-  t.tiled = false;
-  t.bytes = model::planes_of(t).bytes;
-  m.dense["norm"] = t;
-  model::Manifest head = m;
-  head.dense.clear();
-  head.spec = model::draft_head_spec(m.spec);
-  head.spec.expert.stride = 128 * 4096;
-  head.dense_bytes = kMiB;
-  m.draft_head.push_back(head);
+  constexpr Shape kShape{"headed", 16, 0, 256, 4, 2, 64, 64, 4, 128, 4096, 4096, 64 * 4096, 8 * kMiB};
+  model::Manifest m = make_manifest(kShape);
+  add_head(m, kMiB, 128 * 4096);
   return m;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 
+#include "model/draft_head.hpp"
 #include "model/manifest.hpp"
 #include "plan/run_plan.hpp"
 
@@ -45,6 +46,22 @@ inline model::Manifest make_manifest(const Shape& s) {
   m.spec.layers.resize(s.layers);
   for (std::uint32_t i = 0; i < s.dense_layers; ++i) m.spec.layers[i] = {false, 4 * s.hidden};
   return m;
+}
+
+/// Gives `m` bf16 tables and a draft head with a dense part and experts of so many bytes each.
+inline void add_head(model::Manifest& m, std::uint64_t dense_bytes, std::uint64_t stride) {
+  model::DenseTensor table;
+  table.tiled = true;
+  table.format = kernels::WeightFormat::kBf16;
+  table.rows = m.spec.vocab;
+  table.cols = m.spec.hidden;
+  table.bytes = model::planes_of(table).bytes;
+  m.dense["embed"] = m.dense["head"] = table;
+  model::Manifest head;
+  head.spec = model::draft_head_spec(m.spec);
+  head.spec.expert.stride = stride;
+  head.dense_bytes = dense_bytes;
+  m.draft_head.push_back(head);
 }
 
 /// Two threads and so many bytes; 0 = as without --ram.
