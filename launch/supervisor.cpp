@@ -161,6 +161,27 @@ void Supervisor::enter(Process& p, Phase phase) {
   p.phase = phase;
   set_stage_states(p, state_for(phase));
   regions_.ring_all();
+  announce_when_ready();
+}
+
+/// Whether the run is open only with it: a stage that no request can do without, and the speculator where a
+/// number of drafts is demanded, until its first life has come to nothing.
+bool Supervisor::awaited(const Process& p) const {
+  if (p.phase == Phase::kReady) return false;
+  if (!p.optional()) return true;
+  const auto& life = regions_.life().stage[shm::index(p.spec.stages.front())];
+  return options_.plan.options.fixed_drafts() > 0 && life.dead_through.load(std::memory_order_relaxed) == 0;
+}
+
+void Supervisor::announce_when_ready() {
+  if (announced_ || mode_ != Mode::kRunning) return;
+  if (std::any_of(processes_.begin(), processes_.end(), [this](const auto& p) { return awaited(*p); }))
+    return;
+  announced_ = true;
+  options_.on_event({.kind = Event::Kind::kAllReady,
+                     .run_dir = dir_.path(),
+                     .port = tcp_.port,
+                     .unix_socket = dir_.http_socket()});
 }
 
 void Supervisor::set_stage_states(const Process& p, StageState state) {
@@ -330,15 +351,6 @@ void Supervisor::on_ready(Process& p) {
                                [&](StageId s) { return p.stage_ready[shm::index(s)]; });
   if (!all || p.phase != Phase::kStarting) return;
   enter(p, Phase::kReady);
-  const bool everybody = std::all_of(processes_.begin(), processes_.end(), [](const auto& q) {
-    return q->phase == Phase::kReady || q->optional();
-  });
-  if (!everybody || announced_) return;
-  announced_ = true;
-  options_.on_event({.kind = Event::Kind::kAllReady,
-                     .run_dir = dir_.path(),
-                     .port = tcp_.port,
-                     .unix_socket = dir_.http_socket()});
 }
 
 void Supervisor::on_stage_message(Process& p) {

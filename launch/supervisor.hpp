@@ -121,6 +121,8 @@ class Supervisor {
 
   // supervisor.cpp: the state machine
   void enter(Process& p, Phase phase);
+  bool awaited(const Process& p) const;
+  void announce_when_ready();
   void set_stage_states(const Process& p, shm::StageState state);
   void advance();
   void start_if_due(Process& p);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -65,7 +66,7 @@ Status check_options(const model::Manifest& m, const RunOptions& o) {
   if (o.io != "auto" && o.io != "uring" && o.io != "pread" && o.io != "ghost")
     return invalid("--io " + o.io + " is unknown: auto, uring or pread");
   const bool number =
-      o.speculate.size() == 1 && o.speculate >= "1" && o.speculate <= std::to_string(ring::kMostDrafted);
+      o.speculate.size() == 1 && o.fixed_drafts() >= 1 && o.fixed_drafts() <= ring::kMostDrafted;
   if (o.speculate != "off" && o.speculate != "auto" && !number)
     return invalid("--speculate " + o.speculate + " is unknown: off, auto, or 1 to " +
                    std::to_string(ring::kMostDrafted) + " tokens ahead");
@@ -328,6 +329,12 @@ bool worth_its_memory(const RunPlan& with, const RunPlan& without) {
 
 }  // namespace
 
+std::uint32_t RunOptions::fixed_drafts() const {
+  std::uint32_t number = 0;
+  std::from_chars(speculate.data(), speculate.data() + speculate.size(), number);
+  return number;
+}
+
 Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, const MemoryHere& memory,
                           const model::Manifest* draft) {
   WISP_TRY(check_options(m, options));
@@ -341,7 +348,7 @@ Result<RunPlan> make_plan(const model::Manifest& m, const RunOptions& options, c
   RunPlan headed = base;
   lay_out_head_in(headed, m);
   auto with = fill(headed, m, memory);
-  const bool asked = base.options.speculate != "auto";
+  const bool asked = base.options.fixed_drafts() > 0;
   if (with.ok() && (asked || worth_its_memory(*with, *plain))) {
     with->minimum_ram = plain->minimum_ram;  // below its own it gives way
     return with;

@@ -36,6 +36,9 @@ struct RunOptions {
   std::string log_level = "info";
   bool text =
       true;  ///< the model has a tokenizer: its tables and the template helper need memory (planner only)
+
+  /// The number in `speculate`; 0 where none is demanded.
+  std::uint32_t fixed_drafts() const;
 };
 
 /// Sizes of everything, before anything is allocated. Pure numbers: the launcher makes regions of them

@@ -1,7 +1,6 @@
 #include "services/router/drafts.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -16,13 +15,6 @@ using stats::Counter;
 namespace {
 constexpr std::array kAllSources{DraftSource::kModel, DraftSource::kShortMatch, DraftSource::kLongMatch,
                                  DraftSource::kHead};
-
-/// 0: by what pays.
-std::uint32_t fixed_count(const plan::RunPlan& p) {
-  return p.options.speculate == "auto" || p.options.speculate == "off"
-             ? 0
-             : static_cast<std::uint32_t>(std::atoi(p.options.speculate.c_str()));
-}
 }  // namespace
 
 Drafts::Drafts(service::StageContext& ctx, const JournalWriter& journal)
@@ -34,7 +26,7 @@ Drafts::Drafts(service::StageContext& ctx, const JournalWriter& journal)
                                                     : 0),
       maker_(asks_maker_ == ring::kAskHead ? DraftSource::kHead : DraftSource::kModel),
       spare_core_(plan::usable_cores() > ctx.plan().threads),
-      control_(ctx.plan().records, fixed_count(ctx.plan()), ctx.plan().options.draft_log) {
+      control_(ctx.plan().records, ctx.plan().options.fixed_drafts(), ctx.plan().options.draft_log) {
   if (!on_) return;
   to_speculator_ = ctx.producer(EdgeId::kRouterSpeculator);
   from_speculator_ = ctx.consumer(EdgeId::kSpeculatorRouter);
