@@ -8,11 +8,13 @@ import json
 import os
 import random
 import socket
+import subprocess
 import sys
 import threading
 import unittest
 
-from wisp_e2e import EXPERTS, STRIDE, Server, main, model, pairwise, pids_below, reference, run_json, run_logits, temp, wisp
+from wisp_e2e import (EXPERTS, STRIDE, WATCHDOG, Server, main, model, pairwise, pids_below, program, reference, run_json, run_logits,
+                      temp, wisp)
 
 FULL = "--full" in sys.argv
 if FULL:
@@ -249,6 +251,58 @@ class Law(unittest.TestCase):
         print(f"first divergence: {tables[0]} plain, {tables[1]} with drafts, chi-square {chi:.2f} < {limit}", file=sys.stderr)
         self.assertGreater(len(cells), 3)
         self.assertLess(chi, limit)
+
+
+class Opening(unittest.TestCase):
+    """A speculator that comes late: it reads its script from a pipe into which nobody has written yet."""
+    IDS = prompt_ids("random 1")
+    ARGS = ["--ids", ",".join(map(str, IDS)), "-n", str(TOKENS), "--ignore-eos"]
+
+    def start(self, name, speculate):
+        pipe = temp("pipe-" + name)
+        os.mkfifo(pipe)
+        run = subprocess.Popen([program("wisp"), "run", model(), *self.ARGS, "--json", "--speculate", speculate],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=dict(os.environ, WISP_DRAFT_SCRIPT=pipe))
+        self.addCleanup(lambda: run.poll() is None and run.kill())
+        return run, pipe
+
+    def states(self, run):
+        """What a look at a run that goes on shows of its stages; empty before there are any."""
+        p = wisp("stat", "--json", check=False)
+        self.assertIsNone(run.poll(), p.stderr)
+        return {s["stage"]: s["state"] for s in json.loads(p.stdout)["stages"]} if p.returncode == 0 else {}
+
+    def answer(self, run):
+        out, errors = run.communicate(timeout=WATCHDOG)
+        self.assertEqual(run.returncode, 0, errors)
+        return json.loads(out.splitlines()[-1])
+
+    def test_a_number_waits_for_its_maker(self):
+        want = run_json(model(), *self.ARGS, "--speculate", "off")["token_ids"]
+        run, pipe = self.start("number", "3")
+        starting = dict.fromkeys(("gateway", "router", "loader", "compute"), "ready") | {"speculator": "starting"}
+        while self.states(run) != starting:
+            pass
+        for _ in range(20):                                  # long enough for an answer that would not wait
+            self.assertEqual(self.states(run), starting)
+        with open(pipe, "w") as f:
+            f.write("accept 1.0 seed 3\n" + " ".join(map(str, self.IDS + want)) + "\n")
+        got = self.answer(run)
+        self.assertEqual(got["token_ids"], want)
+        self.assertGreater(got["speculation"]["accepted"], TOKENS // 2)
+
+    def test_a_number_waits_for_no_maker_that_fails(self):
+        run, pipe = self.start("fails", "3")
+        with open(pipe, "w") as f:
+            f.write("neither of the two\n")
+        got = self.answer(run)
+        self.assertEqual((len(got["token_ids"]), got["speculation"]["drafted"]), (TOKENS, 0))
+
+    def test_what_pays_waits_for_nobody(self):
+        run, _ = self.start("auto", "auto")
+        got = self.answer(run)
+        self.assertEqual((len(got["token_ids"]), got["speculation"]["drafted"]), (TOKENS, 0))
 
 
 class Cancelled(unittest.TestCase):
