@@ -307,9 +307,13 @@ void Forward::head(std::span<Sequence> sequences) {
     if (sequences[s].logits == Logits::kNone) continue;
     const std::size_t first = sequences[s].logits == Logits::kAllRows ? begin : end - 1 - sequences[s].drafts;
     logits_of_[s] = {wanted, static_cast<std::uint32_t>(end - first)};
-    for (std::size_t row = first; row < end; ++row, ++wanted)
-      k_.rms_norm(x_.data() + row * spec_.hidden, weights_.norm.data(), spec_.norm_eps, spec_.hidden,
-                  normed_.data() + std::size_t{wanted} * spec_.hidden);
+    for (std::size_t row = first; row < end; ++row, ++wanted) {
+      float* const to = normed_.data() + std::size_t{wanted} * spec_.hidden;
+      if (kv_.hidden_at == 0)
+        k_.rms_norm(x_.data() + row * spec_.hidden, weights_.norm.data(), spec_.norm_eps, spec_.hidden, to);
+      else if (row != wanted)  // all rows are there
+        std::copy_n(normed_.data() + row * spec_.hidden, spec_.hidden, to);
+    }
   }
   if (const std::size_t n = std::size_t{wanted} * spec_.vocab; n > logits_.size()) logits_.resize(n);
   if (wanted == 0) return;

@@ -59,7 +59,11 @@ class Binder {
     return l;
   }
 
-  const std::string& problem() const { return problem_; }
+  /// Errors: kInvalid with the first problem.
+  Status check() const {
+    if (problem_.empty()) return {};
+    return invalid("model " + m_.name + ": " + problem_ + "; convert the checkpoint again");
+  }
 
  private:
   const model::DenseTensor* find(const std::string& name, std::uint32_t rows, std::uint32_t cols,
@@ -92,7 +96,17 @@ class Binder {
   std::string problem_;
 };
 
+void bind_tables_to(Weights& w, Binder& b, const model::ModelSpec& s) {
+  w.embed = b.matrix("embed", s.vocab, s.hidden);
+  w.head.weight = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : w.embed;
+}
 }  // namespace
+
+Status Weights::bind_tables(const model::Manifest& m, const std::byte* dense, std::uint64_t dense_bytes) {
+  Binder b(m, dense, dense_bytes);
+  bind_tables_to(*this, b, m.spec);
+  return b.check();
+}
 
 Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, std::uint64_t dense_bytes) {
   const model::ModelSpec& s = m.spec;
@@ -104,11 +118,9 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
     w.join_embed_norm = b.vector("join.embed_norm", s.hidden);
     w.join_hidden_norm = b.vector("join.hidden_norm", s.hidden);
   } else {
-    w.embed = b.matrix("embed", s.vocab, s.hidden);
-    w.head.weight = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : w.embed;
+    bind_tables_to(w, b, s);
   }
-  // Tables alone (model::draft_head_tables) are bound before anything is in them: nothing of them is copied.
-  if (!s.layers.empty()) w.norm = b.vector("norm", s.hidden);
+  w.norm = b.vector("norm", s.hidden);
   w.layers.resize(s.layers.size());
   for (std::uint32_t l = 0; l < s.layers.size(); ++l) {
     LayerWeights& lw = w.layers[l];
@@ -162,8 +174,7 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
       lw.down = b.linear(name(mlp + "down"), s.hidden, width, false);
     }
   }
-  if (!b.problem().empty())
-    return invalid("model " + m.name + ": " + b.problem() + "; convert the checkpoint again");
+  WISP_TRY(b.check());
   return w;
 }
 

@@ -44,8 +44,10 @@ struct Weights {
   std::vector<LayerWeights> layers;
 
   /// Binds every tensor that the spec demands. A draft head's embedding and output matrix are another
-  /// model's: the caller sets them. Errors: kInvalid naming a tensor that is missing or has another shape.
+  /// model's: bind_tables. Errors: kInvalid naming a tensor that is missing or has another shape.
   static Result<Weights> bind(const model::Manifest& m, const std::byte* dense, std::uint64_t dense_bytes);
+  /// Embedding and output matrix alone, of `m`. Errors as above.
+  Status bind_tables(const model::Manifest& m, const std::byte* dense, std::uint64_t dense_bytes);
 };
 
 /// The three matrices of an expert inside its extent.

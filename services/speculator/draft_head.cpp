@@ -51,10 +51,7 @@ Status DraftHead::bind(const model::Manifest& model, const plan::RunPlan& plan, 
     bytes = model.dense_bytes;
     tables.dense = model.dense;
   }
-  WISP_ASSIGN(compute::Weights shared, compute::Weights::bind(tables, dense, bytes));
-  weights_.embed = shared.embed;
-  weights_.head = std::move(shared.head);
-  return {};
+  return weights_.bind_tables(tables, dense, bytes);
 }
 
 void DraftHead::set_up(const plan::RunPlan& plan) {
