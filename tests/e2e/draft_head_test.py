@@ -79,7 +79,7 @@ def drafted():
 
 
 def speculator_is_ready():
-    """A server does not wait for it."""
+    """A server waits for it at its start alone, and only where a number of drafts is demanded."""
     while stages()["speculator"]["state"] != "ready" or stages()["speculator"]["stopped"]:
         pass
 
