@@ -45,6 +45,8 @@ class LoaderStage : public service::Stage {
   bool poll() override;
   bool has_work() override;
   void sleep(service::StageContext& ctx) override;
+  /// Nothing more comes of the memory it asked for.
+  bool memory_settled() const { return memory_settled_; }
 
  private:
   /// kStaged: read ahead. Its word stays FILLING: no reader finds it, and a successor lets it drain. kAbsent:

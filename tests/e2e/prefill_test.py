@@ -10,7 +10,7 @@ import threading
 import unittest
 
 from trace_test import counted, replay
-from wisp_e2e import DATA, EXPERTS, STRIDE, Server, main, model, run_json, temp, wisp
+from wisp_e2e import DATA, EXPERTS, STRIDE, WATCHDOG, Server, main, model, program, run_json, temp, wisp
 
 SHARES = (10, 25, 50, 100)          # per cent of the bank
 CHUNK = 512                         # the longest that the planner takes
@@ -88,12 +88,17 @@ class BesideStreams(unittest.TestCase):
         before = self.rate(file, lambda r: r[1] == 1)
         with Server(model(), *args) as s:
             answers = [None, None]
-            stream = threading.Thread(target=lambda: answers.__setitem__(0, s.post("/v1/completions", body)))
-            stream.start()
-            while committed() < 100 and stream.is_alive():
-                pass                                          # the stream has begun
-            answers[1] = s.post("/v1/completions", long)
-            stream.join()
+            ask = lambda i, what: answers.__setitem__(i, s.post("/v1/completions", what))
+            threads = [threading.Thread(target=ask, args=a) for a in enumerate((body, long))]
+            gate(100)                                         # a prompt's step and 99 others: always the same ones are beside
+            threads[0].start()
+            while committed() < 100:
+                self.assertTrue(threads[0].is_alive())
+            threads[1].start()
+            while len(requests()) < 2:
+                self.assertTrue(threads[1].is_alive())
+            gate("open")
+            [t.join() for t in threads]
         self.assertEqual([a[0] for a in answers], [200, 200])
         self.assertEqual(answers[0][1]["choices"][0]["token_ids"], whole["choices"][0]["token_ids"])
         mine = lambda r: r[2] >= 30 and r[0] == self.stream_of(file)
@@ -120,9 +125,21 @@ class BesideStreams(unittest.TestCase):
         return sum(r[7] for r in rows) / max(1, len(rows)), len({(r[0], r[2]) for r in rows})
 
 
+def stat():
+    return json.loads(wisp("stat", "--json").stdout)
+
+
 def committed():
-    stages = json.loads(wisp("stat", "--json").stdout)["stages"]
-    return next(s["counters"].get("tokens_committed", 0) for s in stages if s["stage"] == "router")
+    return next(s["counters"].get("tokens_committed", 0) for s in stat()["stages"] if s["stage"] == "router")
+
+
+def requests():
+    return stat()["requests"]
+
+
+def gate(steps):
+    """Lets the router publish so many steps of the run, or all."""
+    subprocess.run([program("wisp-launch"), "gate", str(steps)], check=True, capture_output=True, timeout=WATCHDOG)
 
 
 def tensors(path):

@@ -67,6 +67,14 @@ def counters(stage):
     return next(s["counters"] for s in stat()["stages"] if s["stage"] == stage)
 
 
+def connections(port):
+    """How many somebody has open at a port of this machine."""
+    with open("/proc/net/tcp") as f:
+        lines = [l.split() for l in f.readlines()[1:]]
+    listens, inode = "0A", 9
+    return sum(l[1].endswith(f":{port:04X}") and l[3] != listens and l[inode] != "0" for l in lines)
+
+
 def source_flags(source, texts):
     """Flags and environment of a source of drafts; `texts`: ids that a script goes by."""
     if source == "draft":
@@ -317,6 +325,8 @@ class Cancelled(unittest.TestCase):
             want = server.post("/v1/chat/completions", body)[1]["choices"]
 
             def descriptors():
+                while connections(server.port):
+                    pass                                     # the gateway closes its end when it has seen that of the client
                 return {name: len(os.listdir(f"/proc/{pids_below(server.process.pid, name)[0]}/fd"))
                         for name in ("wisp-router", "wisp-speculator", "wisp-compute", "wisp-loader", "wisp-gateway")}
             before = descriptors()

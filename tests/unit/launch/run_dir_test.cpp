@@ -29,7 +29,8 @@ TEST(RunDir, IsPrivateLockedAndRemoved) {
     EXPECT_EQ(*found, dir->path());
   }
   EXPECT_TRUE(runtime.entries().empty());
-  EXPECT_FALSE(wisp::service::find_run("").ok());
+  // To be changed: to be looked at, one of another base would do.
+  EXPECT_FALSE(wisp::service::find_run("", wisp::service::Purpose::kChange).ok());
 }
 
 TEST(RunDir, SweepsTheDeadAndLeavesTheLiving) {

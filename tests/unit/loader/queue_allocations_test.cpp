@@ -86,7 +86,7 @@ TEST(LoaderMemory, NothingIsAllocatedAndNoPageIsNewInSteadyState) {
   ::unsetenv(kLearnedVariable);
   ASSERT_TRUE(rig.load_dense());
   rig.desk(shm::StageId::kCompute)->waits_for.store(static_cast<std::uint32_t>(shm::WaitFor::kExpert));
-  ASSERT_TRUE(rig.until([&] { return rig.board()->slab_in_memory.load() == rig.at().plan.slab_bytes(); }));
+  ASSERT_TRUE(rig.until([&] { return rig.loader().memory_settled(); }));
   const unsigned seed = std::random_device{}();
   std::mt19937 rng(seed);
   std::uint64_t in_loader = 0, touches = 0;

@@ -233,10 +233,15 @@ TEST_P(StageTest, SleepsAndIsWoken) {
   };
   while (!rests() && shm::monotonic_now() < end) std::this_thread::yield();
   ASSERT_TRUE(rests());
-  const std::uint64_t loops = rig.count(Counter::kLoops);
-  const std::uint64_t began = shm::monotonic_now();
-  while (shm::monotonic_now() < began + 100'000'000ULL) std::this_thread::yield();
-  EXPECT_LE(rig.count(Counter::kLoops) - loops, 2u);
+  // Unless its memory has just come: that rings it.
+  bool quiet = false;
+  while (!quiet && shm::monotonic_now() < end) {
+    const std::uint64_t loops = rig.count(Counter::kLoops);
+    const std::uint64_t began = shm::monotonic_now();
+    while (shm::monotonic_now() < began + 100'000'000ULL) std::this_thread::yield();
+    quiet = rig.count(Counter::kLoops) - loops <= 2;
+  }
+  EXPECT_TRUE(quiet);
   stop = true;
   rig.at().bell[shm::index(StageId::kLoader)].ring();
 }
