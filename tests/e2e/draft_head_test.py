@@ -7,7 +7,7 @@ import signal
 import struct
 import unittest
 
-from wisp_e2e import DATA, WATCHDOG, Server, main, pids_below, temp, wisp
+from wisp_e2e import DATA, WATCHDOG, Server, counters, main, pids_below, stages, temp, wisp
 
 HIDDEN = 64
 ONE = 0x3f80                        # bf16
@@ -66,16 +66,12 @@ def counting_model(source):
     return _made.setdefault(source, folder)
 
 
-def stages():
-    return {s["stage"]: s for s in json.loads(wisp("stat", "--json").stdout)["stages"]}
-
-
 def stood():
-    return sum(v for k, v in stages()["router"]["counters"].items() if k.startswith("accepted"))
+    return sum(v for k, v in counters("router").items() if k.startswith("accepted"))
 
 
 def drafted():
-    return sum(v for k, v in stages()["router"]["counters"].items() if k.startswith("drafted"))
+    return sum(v for k, v in counters("router").items() if k.startswith("drafted"))
 
 
 def speculator_is_ready():

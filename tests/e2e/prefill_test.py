@@ -10,7 +10,7 @@ import threading
 import unittest
 
 from trace_test import counted, replay
-from wisp_e2e import DATA, EXPERTS, STRIDE, WATCHDOG, Server, main, model, program, run_json, temp, wisp
+from wisp_e2e import DATA, EXPERTS, STRIDE, WATCHDOG, Server, counters, main, model, program, run_json, stat, temp, wisp
 
 SHARES = (10, 25, 50, 100)          # per cent of the bank
 CHUNK = 512                         # the longest that the planner takes
@@ -92,10 +92,10 @@ class BesideStreams(unittest.TestCase):
             threads = [threading.Thread(target=ask, args=a) for a in enumerate((body, long))]
             gate(100)                                         # a prompt's step and 99 others: always the same ones are beside
             threads[0].start()
-            while committed() < 100:
+            while counters("router").get("tokens_committed", 0) < 100:
                 self.assertTrue(threads[0].is_alive())
             threads[1].start()
-            while len(requests()) < 2:
+            while len(stat()["requests"]) < 2:
                 self.assertTrue(threads[1].is_alive())
             gate("open")
             [t.join() for t in threads]
@@ -123,18 +123,6 @@ class BesideStreams(unittest.TestCase):
         """(share of the choices that were resident, rows) of the lines that are `wanted`."""
         rows = [r for r in lines_of(file) if wanted(r)]
         return sum(r[7] for r in rows) / max(1, len(rows)), len({(r[0], r[2]) for r in rows})
-
-
-def stat():
-    return json.loads(wisp("stat", "--json").stdout)
-
-
-def committed():
-    return next(s["counters"].get("tokens_committed", 0) for s in stat()["stages"] if s["stage"] == "router")
-
-
-def requests():
-    return stat()["requests"]
 
 
 def gate(steps):

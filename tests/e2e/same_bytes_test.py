@@ -10,7 +10,7 @@ import sys
 import threading
 import unittest
 
-from wisp_e2e import EXPERTS, STRIDE, Server, main, model, pairwise, reference, run_json, run_logits, wisp
+from wisp_e2e import EXPERTS, STRIDE, Server, counters, main, model, pairwise, reference, run_json, run_logits
 
 MINIMUM = 8                                             # 2 x top_k
 AXES = {
@@ -37,11 +37,6 @@ def flags(row):
     return ["--ids", ",".join(map(str, prompt_of(row["prompt"]))), "-n", TOKENS, "--ignore-eos",
             "--experts-ram", row["slots"] * STRIDE, "--threads", row["threads"], "--prompt-chunk", row["chunk"],
             "--topology", row["topology"], "--profile", row["profile"]]
-
-
-def router_counter(name):
-    stages = json.loads(wisp("stat", "--json").stdout)["stages"]
-    return next(s["counters"].get(name, 0) for s in stages if s["stage"] == "router")
 
 
 class SameBytes(unittest.TestCase):
@@ -171,14 +166,14 @@ class SameBytes(unittest.TestCase):
         for slots, most in ((EXPERTS, chunk // 4), (64, chunk)):          # resident experts; experts from the drive
             with Server(model(), "--experts-ram", slots * STRIDE, "--prompt-chunk", chunk, "--parallel", 5) as server:
                 alone = [server.post("/v1/completions", b)[1]["choices"][0]["token_ids"] for b in bodies]
-                stall = lambda: router_counter("longest_stall")
+                stall = lambda: counters("router").get("longest_stall", 0)
                 self.assertEqual(stall(), 0, "a request alone waits for nobody")
                 got = [None] * 5
                 ask = lambda i: got.__setitem__(i, server.post("/v1/completions", bodies[i])[1]["choices"][0]["token_ids"])
                 threads = [threading.Thread(target=ask, args=(i,)) for i in range(5)]
                 for t in threads[:4]:
                     t.start()
-                while router_counter("tokens_committed") < 4 * n + 8 + 8 and any(t.is_alive() for t in threads[:4]):
+                while counters("router").get("tokens_committed", 0) < 4 * n + 8 + 8 and any(t.is_alive() for t in threads[:4]):
                     pass                                              # the four have begun
                 threads[4].start()
                 [t.join() for t in threads]

@@ -13,8 +13,8 @@ import sys
 import threading
 import unittest
 
-from wisp_e2e import (EXPERTS, STRIDE, WATCHDOG, Server, main, model, pairwise, pids_below, program, reference, run_json, run_logits,
-                      temp, wisp)
+from wisp_e2e import (EXPERTS, STRIDE, WATCHDOG, Server, counters, main, model, pairwise, pids_below, program, reference, run_json,
+                      run_logits, stat, temp, wisp)
 
 FULL = "--full" in sys.argv
 if FULL:
@@ -57,14 +57,6 @@ def script(name, head, *lines):
     with open(path, "w") as f:
         f.write(head + "\n" + "".join(" ".join(map(str, l)) + "\n" for l in lines))
     return path
-
-
-def stat():
-    return json.loads(wisp("stat", "--json").stdout)
-
-
-def counters(stage):
-    return next(s["counters"] for s in stat()["stages"] if s["stage"] == stage)
 
 
 def connections(port):

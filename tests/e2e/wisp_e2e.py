@@ -149,6 +149,20 @@ class Server:
         return data
 
 
+def stat():
+    """What `wisp stat` sees of the one run that there is."""
+    return json.loads(wisp("stat", "--json").stdout)
+
+
+def stages():
+    return {s["stage"]: s for s in stat()["stages"]}
+
+
+def counters(stage):
+    """Those that have counted something."""
+    return stages()[stage]["counters"]
+
+
 def events(raw):
     """[(id, data)] of an event stream's bytes."""
     out = []
