@@ -96,15 +96,13 @@ class Binder {
   std::string problem_;
 };
 
-void bind_tables_to(Weights& w, Binder& b, const model::ModelSpec& s) {
-  w.embed = b.matrix("embed", s.vocab, s.hidden);
-  w.head.weight = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : w.embed;
-}
 }  // namespace
 
 Status Weights::bind_tables(const model::Manifest& m, const std::byte* dense, std::uint64_t dense_bytes) {
+  const model::ModelSpec& s = m.spec;
   Binder b(m, dense, dense_bytes);
-  bind_tables_to(*this, b, m.spec);
+  embed = b.matrix("embed", s.vocab, s.hidden);
+  head.weight = b.has("head") ? b.matrix("head", s.vocab, s.hidden) : embed;
   return b.check();
 }
 
@@ -118,7 +116,7 @@ Result<Weights> Weights::bind(const model::Manifest& m, const std::byte* dense, 
     w.join_embed_norm = b.vector("join.embed_norm", s.hidden);
     w.join_hidden_norm = b.vector("join.hidden_norm", s.hidden);
   } else {
-    bind_tables_to(w, b, s);
+    WISP_TRY(w.bind_tables(m, dense, dense_bytes));
   }
   w.norm = b.vector("norm", s.hidden);
   w.layers.resize(s.layers.size());

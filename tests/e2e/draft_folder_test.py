@@ -129,9 +129,11 @@ class DraftFolder(unittest.TestCase):
                                  env=dict(os.environ, **self.env))
             self.assertIn(ONCE, p.stderr.readline())
             p.send_signal(number)           # while it converts, or, on a quick machine, right behind
-            _, err = p.communicate(timeout=WATCHDOG)
+            out, err = p.communicate(timeout=WATCHDOG)
             self.assertEqual(p.returncode, code, err)
-            self.assertTrue(self.run_draft().stdout.strip())
+            whole = self.run_draft().stdout.strip()
+            self.assertTrue(whole)
+            self.assertTrue(whole.startswith(out.strip()), out)
             folder, = self.kept()
             wisp("verify", folder)
 
