@@ -2,7 +2,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/ptrace.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <regex>
 
 #include "../counted_new.hpp"
+#include "../page_faults.hpp"
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
 
@@ -26,6 +26,8 @@ namespace {
 using testing::kData;
 using testing::LoadedModel;
 using wisp::testing::allocations;
+using wisp::testing::fewest_faults;
+using wisp::testing::page_faults;
 
 constexpr std::uint32_t kCtx = 96, kWarm = 40, kSteps = 40;
 
@@ -54,12 +56,14 @@ class ResidentExperts final : public ExpertSource {
       ready_.push_back({i, reinterpret_cast<const std::byte*>(&layers_[layer][set[i].expert * stride_])});
     if (plant_allocation) ::operator delete(::operator new(1));
     if (plant_call) ::syscall(SYS_gettid);
+    if (!plant_page.empty()) plant_page[plant_page.size() / 2] = std::byte{1};
     use(ready_);
     return true;
   }
 
   // So that the tests can be seen to fail.
   bool plant_allocation = false, plant_call = false;
+  std::span<std::byte> plant_page;  // several pages that nobody has touched
 
  private:
   struct alignas(64) Line {
@@ -115,12 +119,6 @@ class Decoding {
   std::uint32_t at_ = 0;
 };
 
-std::uint64_t faults() {
-  rusage u{};
-  ::getrusage(RUSAGE_SELF, &u);
-  return static_cast<std::uint64_t>(u.ru_minflt + u.ru_majflt);
-}
-
 constexpr long kMark = SYS_getppid;
 
 /// Runs `child`, which calls kMark twice, in a traced process; counts the system calls of all its threads
@@ -170,11 +168,14 @@ struct Case {
 class SteadyStep : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SteadyStep, AllocatesAndTouchesNothing) {
-  Decoding decoding(GetParam().name, GetParam().fast, GetParam().threads);
-  const std::uint64_t allocated = allocations(), faulted = faults();
-  for (std::uint32_t i = 0; i < kSteps; ++i) decoding.step();
-  EXPECT_EQ(allocations() - allocated, 0u);
-  EXPECT_EQ(faults() - faulted, 0u);
+  EXPECT_EQ(fewest_faults([] {
+              Decoding decoding(GetParam().name, GetParam().fast, GetParam().threads);
+              const std::uint64_t allocated = allocations(), faulted = page_faults();
+              for (std::uint32_t i = 0; i < kSteps; ++i) decoding.step();
+              EXPECT_EQ(allocations() - allocated, 0u);
+              return page_faults() - faulted;
+            }),
+            0u);
 }
 
 TEST_P(SteadyStep, CallsTheKernelOnlyToSleep) {
@@ -212,6 +213,23 @@ TEST(SteadyStep, SeesAPlantedAllocation) {
   const std::uint64_t allocated = allocations();
   decoding.step();
   EXPECT_GT(allocations(), allocated);
+}
+
+TEST(SteadyStep, SeesAPlantedPage) {
+  // Once in memory that is mapped anew, and once in the heap, which was touched before the first turn.
+  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{1} << 16}) {
+    std::free(std::memset(std::malloc(bytes), 1, bytes));
+    EXPECT_GT(fewest_faults([&] {
+                Decoding decoding("int4", false, 2);
+                const std::unique_ptr<void, decltype(&std::free)> pages(std::malloc(bytes), &std::free);
+                decoding.experts().plant_page = {static_cast<std::byte*>(pages.get()), bytes};
+                const std::uint64_t faulted = page_faults();
+                for (std::uint32_t i = 0; i < kSteps; ++i) decoding.step();
+                return page_faults() - faulted;
+              }),
+              0u)
+        << bytes;
+  }
 }
 
 TEST(SteadyStep, SeesAPlantedSystemCall) {
