@@ -69,9 +69,15 @@ struct CommitWord {
   }
 };
 
+/// What a request ended with, zero-terminated.
+struct ErrorText {
+  char bytes[256];
+};
+
 /// One sequence. Written by the router alone. A record is free while `request` is 0. Opening: generation odd,
-/// contents, commit word, request, generation even. Recycling: request = 0. Readers take the generation
-/// before and after (seqlock) and check the request id.
+/// contents, commit word, request, generation even. Recycling: request = 0. Other processes read it by
+/// JournalReader, which takes the generation before and after (seqlock) and checks the request id; so every
+/// plain word that they read is written by shared_words.hpp.
 struct JournalRecord {
   alignas(kLine) std::atomic<std::uint64_t> generation;
   std::atomic<std::uint64_t> request;  ///< gateway epoch << 32 | counter; never reused
@@ -87,7 +93,7 @@ struct JournalRecord {
   std::uint32_t page_count;                ///< KV pages reserved for prompt and max_tokens
   std::uint32_t reserved;
   RequestParams params;
-  char error[256];  ///< written before a commit word with Finish::kError
+  ErrorText error;  ///< written before a commit word with Finish::kError
 };
 
 /// The region `journal`: the commit point of every token, and all that a new router knows.

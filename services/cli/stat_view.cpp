@@ -6,6 +6,7 @@
 
 #include "ring/descriptor.hpp"
 #include "services/cli/draft_figures.hpp"
+#include "shm/journal_reader.hpp"
 
 namespace wisp::cli {
 
@@ -134,21 +135,17 @@ Json slots_json(const RunState& state) {
 }
 
 /// One record, or null where it is free or was rewritten meanwhile.
-Json request_json(const shm::JournalRecord& r) {
-  const std::uint64_t generation = r.generation.load(memory_order_acquire);
-  const std::uint64_t request = r.request.load(memory_order_acquire);
-  if (request == 0 || (generation & 1) != 0) return nullptr;
-  const shm::CommitWord c = shm::CommitWord::unpack(r.commit.load(memory_order_acquire));
-  Json j;
-  j["request"] = request;
-  const bool running = c.finish == shm::Finish::kNone;
-  j["state"] = running && r.admitted.load(memory_order_acquire) == 0 ? "queued" : finish_text(c.finish);
-  j["prompt_tokens"] = r.params.prompt_tokens;
-  j["tokens"] = c.length;
-  j["max_tokens"] = r.params.max_tokens;
-  j["kv_len"] = r.kv_len.load(memory_order_relaxed);
-  std::atomic_thread_fence(memory_order_acquire);
-  return r.generation.load(memory_order_relaxed) == generation ? j : Json(nullptr);
+Json request_json(const shm::JournalReader& journal, std::uint32_t record) {
+  const std::uint64_t request = journal.request(record);
+  const auto s = request != 0 ? journal.state(record, request) : std::nullopt;
+  if (!s) return nullptr;
+  const bool queued = s->commit.finish == shm::Finish::kNone && !s->admitted;
+  return {{"request", request},
+          {"state", queued ? "queued" : finish_text(s->commit.finish)},
+          {"prompt_tokens", s->prompt_tokens},
+          {"tokens", s->commit.length},
+          {"max_tokens", s->max_tokens},
+          {"kv_len", s->kv_len}};
 }
 
 Json hops_json(const RunState& state) {
@@ -245,9 +242,9 @@ Json stat_json(const RunState& state) {
              {"bytes", plan.kv_bytes() - plan.hidden_bytes()}};
   j["speculation"] = to_json(draft_figures_of(state));
   j["requests"] = Json::array();
-  for (std::uint32_t i = 0; i < state.journal().records; ++i)
-    if (Json r = request_json(*state.journal().record(i)); !r.is_null())
-      j["requests"].push_back(std::move(r));
+  const shm::JournalReader journal(&state.journal());
+  for (std::uint32_t i = 0; i < journal.records(); ++i)
+    if (Json r = request_json(journal, i); !r.is_null()) j["requests"].push_back(std::move(r));
   j["hops"] = hops_json(state);
   return j;
 }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/check.hpp"
+#include "shm/shared_words.hpp"
 #include "wisp/kernels/number.hpp"
 
 namespace wisp::compute {
@@ -291,9 +292,10 @@ void Forward::keep_hidden(std::span<const Sequence> sequences) {
     const Sequence& s = sequences[rows_[r].sequence];
     const std::uint32_t at = rows_[r].position;
     const float* const row = normed_.data() + r * h;
+    // The speculator may still be reading what a request that has ended left here.
     auto* const out = reinterpret_cast<std::uint16_t*>(
         kv_.hidden(s.pages[at / kernels::kPageTokens], at % kernels::kPageTokens, h));
-    for (std::uint32_t i = 0; i < h; ++i) out[i] = kernels::float_to_bf16(row[i]);
+    for (std::uint32_t i = 0; i < h; ++i) shm::store_word(out + i, kernels::float_to_bf16(row[i]));
   });
 }
 

@@ -5,6 +5,7 @@
 namespace wisp::gateway {
 
 using shm::Finish;
+using shm::JournalReader;
 
 namespace {
 /// Tokens read from the journal at once.
@@ -38,8 +39,8 @@ bool Answer::look(const JournalReader& journal) {
   if (!state) return false;
   if (state->commit.finish != Finish::kNone) {
     const auto error = journal.error(*record_, request_);
-    std::vector<std::uint32_t> rest;
-    if (!error || !journal.tokens(*record_, request_, taken_, std::max(taken_, state->commit.length), rest))
+    std::vector<std::uint32_t> rest(std::max(taken_, state->commit.length) - taken_);
+    if (!error || !journal.ids(*record_, request_, state->prompt_tokens + std::uint64_t{taken_}, rest))
       return false;
     record_error_ = *error;
     window_ = std::move(rest);
@@ -52,10 +53,12 @@ bool Answer::look(const JournalReader& journal) {
 
 bool Answer::next_token(const JournalReader& journal, std::uint32_t& token) {
   if (taken_ - window_from_ >= window_.size()) {
-    window_.clear();
     window_from_ = taken_;
-    if (!journal.tokens(*record_, request_, taken_, std::min(seen_.commit.length, taken_ + kWindow), window_))
+    window_.resize(std::min(seen_.commit.length - taken_, kWindow));
+    if (!journal.ids(*record_, request_, seen_.prompt_tokens + std::uint64_t{taken_}, window_)) {
+      window_.clear();
       return false;
+    }
   }
   token = window_[taken_ - window_from_];
   return true;

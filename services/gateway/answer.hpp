@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "services/gateway/journal_reader.hpp"
 #include "services/gateway/stream.hpp"
+#include "shm/journal_reader.hpp"
 
 namespace wisp::gateway {
 
@@ -28,9 +28,9 @@ class Answer {
 
   /// Takes what is new in the record, as far as about `batch` bytes of events; at least one event if there is
   /// one.
-  Step advance(const JournalReader& journal, std::size_t batch, std::string& out);
+  Step advance(const shm::JournalReader& journal, std::size_t batch, std::string& out);
   /// Whether advance() would find something.
-  bool has_news(const JournalReader& journal) const;
+  bool has_news(const shm::JournalReader& journal) const;
 
   bool streams() const { return streams_; }
   std::uint64_t request() const { return request_; }
@@ -44,9 +44,9 @@ class Answer {
   void fail(const ApiError& error, std::string& out);
 
  private:
-  bool open(const JournalReader& journal, std::string& out);
-  bool look(const JournalReader& journal);
-  bool next_token(const JournalReader& journal, std::uint32_t& token);
+  bool open(const shm::JournalReader& journal, std::string& out);
+  bool look(const shm::JournalReader& journal);
+  bool next_token(const shm::JournalReader& journal, std::uint32_t& token);
   void take(std::uint32_t token, std::string& out);
   Step end(std::string& out);
 
@@ -58,7 +58,7 @@ class Answer {
 
   std::optional<std::uint32_t> record_;
   shm::RequestParams params_;
-  JournalReader::State seen_;
+  shm::JournalReader::State seen_;
   bool finished_ =
       false;  ///< `window_` then holds all that is left: the record may expire under a slow client
   std::string record_error_;

@@ -11,7 +11,6 @@
 #include "service/stage.hpp"
 #include "services/gateway/answer.hpp"
 #include "services/gateway/http_session.hpp"
-#include "services/gateway/journal_reader.hpp"
 #include "services/gateway/outbox.hpp"
 #include "services/gateway/prompt.hpp"
 #include "services/gateway/prompt_worker.hpp"
@@ -92,7 +91,7 @@ class Gateway final : public HttpHandler {
   model::Manifest manifest_;
   std::uint64_t model_created_s_ = 0;
   PromptMaker prompts_;
-  JournalReader journal_;
+  shm::JournalReader journal_;
   Outbox outbox_;
   ring::Consumer from_router_;
   StageWatch stages_;

@@ -1,9 +1,9 @@
 #include "services/router/journal_writer.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "service/crash_point.hpp"
+#include "shm/shared_words.hpp"
 
 namespace wisp::router {
 
@@ -61,10 +61,10 @@ void JournalWriter::open(std::uint32_t i, std::uint64_t request, const shm::Requ
   const std::uint64_t order = journal_->next_order.load(std::memory_order_relaxed);
   journal_->next_order.store(order + 1, std::memory_order_relaxed);
   r->order = order;
-  r->params = params;
-  r->page_count = 0;
-  r->error[0] = '\0';
-  std::copy(prompt.begin(), prompt.end(), Journal::ids(r));
+  shm::store_shared(r->params, params);
+  shm::store_shared(r->page_count, 0u);
+  shm::store_shared(r->error, {});
+  shm::store_words(Journal::ids(r), prompt);
   r->kv_len.store(0, std::memory_order_relaxed);
   r->kv_generation.store(kv_generation_, std::memory_order_relaxed);
   r->admitted.store(0, std::memory_order_relaxed);
@@ -78,8 +78,8 @@ void JournalWriter::open(std::uint32_t i, std::uint64_t request, const shm::Requ
 
 void JournalWriter::admit(std::uint32_t i, std::span<const std::uint32_t> pages) {
   JournalRecord* r = journal_->record(i);
-  std::copy(pages.begin(), pages.end(), journal_->pages(r));
-  r->page_count = static_cast<std::uint32_t>(pages.size());
+  shm::store_words(journal_->pages(r), pages);
+  shm::store_shared(r->page_count, static_cast<std::uint32_t>(pages.size()));
   r->admitted.store(1, std::memory_order_release);
 }
 
@@ -91,7 +91,7 @@ void JournalWriter::commit_tokens(std::uint32_t i, std::span<const std::uint32_t
                                   std::uint64_t now_ns) {
   JournalRecord* r = journal_->record(i);
   const CommitWord c = committed(i);
-  std::copy(tokens.begin(), tokens.end(), Journal::ids(r) + r->params.prompt_tokens + c.length);
+  shm::store_words(Journal::ids(r) + r->params.prompt_tokens + c.length, tokens);
   if (finish != Finish::kNone) r->finished_ns.store(now_ns, std::memory_order_relaxed);
   crc_[i] = c.crc;
   for (const std::uint32_t token : tokens) crc_[i] = shm::journal_crc_extend(crc_[i], token);
@@ -113,9 +113,9 @@ void JournalWriter::finish(std::uint32_t i, std::uint32_t length, Finish why, st
 
 void JournalWriter::fail(std::uint32_t i, std::string_view error, std::uint64_t now_ns) {
   JournalRecord* r = journal_->record(i);
-  const std::size_t n = std::min(error.size(), sizeof(r->error) - 1);
-  std::memcpy(r->error, error.data(), n);
-  r->error[n] = '\0';
+  shm::ErrorText text{};
+  error.copy(text.bytes, sizeof text.bytes - 1);
+  shm::store_shared(r->error, text);
   finish(i, committed(i).length, Finish::kError, now_ns);
 }
 

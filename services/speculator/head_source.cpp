@@ -1,9 +1,9 @@
 #include "services/speculator/head_source.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.hpp"
+#include "shm/shared_words.hpp"
 #include "wisp/kernels/number.hpp"
 
 namespace wisp::speculator {
@@ -19,7 +19,12 @@ Result<std::unique_ptr<HeadSource>> HeadSource::open(const service::Attachment& 
 }
 
 HeadSource::HeadSource(const service::Attachment& at, std::unique_ptr<DraftHead> head)
-    : at_(at), head_(std::move(head)), behind_(head_->sizes().places) {
+    : at_(at),
+      journal_(at.journal),
+      head_(std::move(head)),
+      pages_(journal_.pages_per_record()),
+      halves_(head_->spec().hidden),
+      behind_(head_->sizes().places) {
   rows_.resize(std::size_t{head_->sizes().rows} * head_->spec().hidden);
 }
 
@@ -40,35 +45,26 @@ std::uint32_t HeadSource::propose(std::uint32_t place, std::uint64_t request,
 
 std::span<const float> HeadSource::rows(std::uint32_t place, std::uint64_t request, std::uint32_t first,
                                         std::uint32_t end) {
-  const shm::JournalRecord* r = at_.journal->record(place);
-  const std::uint64_t generation = r->generation.load(std::memory_order_acquire);
+  const auto before = journal_.state(place, request);
   // Of whose pages, before how many rows: a new router begins with none of them.
-  if (r->kv_generation.load(std::memory_order_acquire) != at_.kv->region.generation) return {};
-  end = std::min(end, r->kv_len.load(std::memory_order_acquire));
-  if ((generation & 1) != 0 || r->request.load(std::memory_order_acquire) != request || first >= end ||
-      r->admitted.load(std::memory_order_acquire) == 0 || r->page_count > at_.journal->pages_per_record ||
-      std::uint64_t{r->page_count} * kernels::kPageTokens < end)
-    return {};
-  const std::uint32_t* pages = at_.journal->pages(r);
-  const std::size_t width = head_->spec().hidden;
+  if (!before || before->kv_generation != at_.kv->region.generation) return {};
+  end = std::min(end, before->kv_len);
+  if (first >= end) return {};
+  const std::size_t count = (end - 1) / kernels::kPageTokens + 1;
+  if (count > pages_.size() || !journal_.pages(place, request, std::span(pages_).first(count))) return {};
   float* out = rows_.data();
   for (std::uint32_t p = first; p < end; ++p) {
-    const std::uint32_t page = pages[p / kernels::kPageTokens];
+    const std::uint32_t page = pages_[p / kernels::kPageTokens];
     if (page >= at_.kv->pages) return {};
-    const std::byte* in = at_.kv->page(page) + at_.plan.hidden_at() + p % kernels::kPageTokens * width * 2;
-    for (std::size_t i = 0; i < width; ++i, in += 2) {
-      std::uint16_t half;
-      std::memcpy(&half, in, sizeof half);
-      *out++ = kernels::bf16_to_float(half);
-    }
+    const std::byte* in = at_.kv->page(page) + at_.plan.hidden_at();
+    shm::load_words(reinterpret_cast<const std::uint16_t*>(in) + p % kernels::kPageTokens * halves_.size(),
+                    std::span(halves_));
+    out = std::ranges::transform(halves_, out, kernels::bf16_to_float).out;
   }
   // The pages of a request that has ended may be another's.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  // Before the generation: a record that was opened anew has no finish either.
-  const auto commit = shm::CommitWord::unpack(r->commit.load(std::memory_order_acquire));
-  if (commit.finish != shm::Finish::kNone || r->generation.load(std::memory_order_relaxed) != generation)
-    return {};
-  return std::span<const float>(rows_).first((end - first) * width);
+  const auto after = journal_.state(place, request);
+  if (!after || after->commit.finish != shm::Finish::kNone) return {};
+  return std::span<const float>(rows_).first((end - first) * halves_.size());
 }
 
 void HeadSource::forget(std::uint32_t place) {

@@ -6,6 +6,7 @@
 #include "service/stage.hpp"
 #include "services/speculator/draft_head.hpp"
 #include "services/speculator/source.hpp"
+#include "shm/journal_reader.hpp"
 
 namespace wisp::speculator {
 
@@ -32,8 +33,11 @@ class HeadSource final : public Source {
                               std::uint32_t end);
 
   const service::Attachment& at_;
+  shm::JournalReader journal_;
   std::unique_ptr<DraftHead> head_;
-  std::vector<float> rows_;  ///< [sizes().rows, hidden]
+  std::vector<float> rows_;            ///< [sizes().rows, hidden]
+  std::vector<std::uint32_t> pages_;   ///< [a record's most]
+  std::vector<std::uint16_t> halves_;  ///< [hidden]
   std::vector<bool> behind_;
 };
 

@@ -108,7 +108,7 @@ void SpeculatorStage::take_questions() {
 void SpeculatorStage::forget_ended() {
   for (std::uint32_t i = 0; i < texts_.size(); ++i) {
     Text& t = texts_[i];
-    if (t.request == 0 || journal_->record(i)->request.load(std::memory_order_acquire) == t.request) continue;
+    if (t.request == 0 || journal_.request(i) == t.request) continue;
     t = {};
     lookup_.forget(i);
     if (maker_.source) maker_.source->forget(i);
@@ -116,24 +116,18 @@ void SpeculatorStage::forget_ended() {
 }
 
 bool SpeculatorStage::read(std::uint32_t record, std::uint64_t request) {
-  const shm::JournalRecord* r = journal_->record(record);
   Text& t = texts_[record];
-  const std::uint64_t generation = r->generation.load(std::memory_order_acquire);
-  if ((generation & 1) != 0 || r->request.load(std::memory_order_acquire) != request) return false;
-  const auto c = shm::CommitWord::unpack(r->commit.load(std::memory_order_acquire));
-  const std::uint64_t length = std::uint64_t{r->params.prompt_tokens} + c.length;
-  if (c.finish != shm::Finish::kNone || length > journal_->capacity) return false;
-  if (t.request != request || length < t.ids.size()) {
+  const auto s = journal_.state(record, request);
+  if (!s || s->commit.finish != shm::Finish::kNone) return false;
+  if (t.request != request || s->length() < t.ids.size()) {
     t.ids.clear();
-    t.ids.reserve(std::min<std::uint64_t>(r->params.prompt_tokens + std::uint64_t{r->params.max_tokens},
-                                          journal_->capacity));
+    t.ids.reserve(
+        std::min<std::uint64_t>(std::uint64_t{s->prompt_tokens} + s->max_tokens, journal_.capacity()));
     t.request = request;
   }
-  const std::uint32_t* ids = shm::Journal::ids(r);
-  t.ids.insert(t.ids.end(), ids + t.ids.size(), ids + length);
-  // Whoever lives there now may have come while this was read.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (r->generation.load(std::memory_order_relaxed) == generation) return true;
+  const std::size_t known = t.ids.size();
+  t.ids.resize(s->length());
+  if (journal_.ids(record, request, known, std::span(t.ids).subspan(known))) return true;
   t = {};
   return false;
 }

@@ -7,6 +7,7 @@
 #include "services/speculator/script.hpp"
 #include "services/speculator/source.hpp"
 #include "services/speculator/speculator_stage.hpp"
+#include "shm/journal_reader.hpp"
 
 namespace wisp::speculator {
 
@@ -56,7 +57,7 @@ class SpeculatorStage final : public service::Stage {
   void send_nonsense(const Question& q, std::uint32_t record);
 
   service::StageContext& ctx_;
-  const shm::Journal* journal_;
+  shm::JournalReader journal_;
   ring::Consumer from_router_;
   ring::Producer to_router_;
   PromptLookup lookup_;

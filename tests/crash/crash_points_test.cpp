@@ -132,7 +132,9 @@ TEST(CrashPointsWithDrafts, EachStageDiesAtEachOfItsPoints) {
     EXPECT_EQ(run.epoch(p.stage), epoch + 1) << "died other than once";
     // A router that dies forgets what it was about to count.
     const std::uint64_t after = run.draft_steps();
-    if (p.stage != StageId::kRouter) EXPECT_GT(after, before) << "the step that was struck had no drafts";
+    if (p.stage != StageId::kRouter) {
+      EXPECT_GT(after, before) << "the step that was struck had no drafts";
+    }
     run.open_gate();
     const Seen seen = ask->wait();
     EXPECT_EQ(seen.lines, golden.lines);

@@ -334,7 +334,7 @@ std::uint64_t FakeEngine::open_next() {
   const std::uint64_t g = r->generation.load();
   r->generation.store(g + 1);
   r->params = m.params;
-  r->error[0] = '\0';
+  r->error = {};
   std::memcpy(shm::Journal::ids(r), payload.data() + sizeof m,
               m.params.prompt_tokens * sizeof(std::uint32_t));
   r->kv_len.store(0);
@@ -372,7 +372,7 @@ void FakeEngine::finish(std::uint64_t request, std::uint32_t length, Finish fini
                         const std::string& error) {
   shm::JournalRecord* r = record(request);
   ASSERT_NE(r, nullptr);
-  std::strncpy(r->error, error.c_str(), sizeof r->error - 1);
+  error.copy(r->error.bytes, sizeof r->error.bytes - 1);
   r->commit.store(CommitWord{length, finish, 0}.pack(), std::memory_order_release);
   tell(request);
 }
