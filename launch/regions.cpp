@@ -153,7 +153,8 @@ std::vector<Grant> Regions::grants(const std::vector<StageId>& stages) const {
   grant(dense_, fds::kDense, StageId::kLoader, of_dense);
   grant(slab_dir_, fds::kSlabDir, StageId::kLoader, {StageId::kCompute, StageId::kRouter});
   grant(kv_, fds::kKv, StageId::kCompute, of_kv);
-  grant(journal_, fds::kJournal, StageId::kRouter, {StageId::kGateway, StageId::kSpeculator});
+  grant(journal_, fds::kJournal, StageId::kRouter,
+        {StageId::kGateway, StageId::kCompute, StageId::kSpeculator});
   return out;
 }
 

@@ -91,7 +91,7 @@ Result<Attachment> attach_inherited(const std::vector<StageId>& writable) {
   if (compute || (speculator && is_open(fds::kKv))) {
     WISP_ASSIGN(at.kv, attach_region<shm::Kv>(at, fds::kKv, compute, RegionKind::kKv, "kv"));
   }
-  if (is_open(fds::kJournal) || hosts(StageId::kRouter)) {
+  if (is_open(fds::kJournal) || compute || hosts(StageId::kRouter)) {
     WISP_ASSIGN(at.journal, attach_region<shm::Journal>(at, fds::kJournal, hosts(StageId::kRouter),
                                                         RegionKind::kJournal, "journal"));
   }

@@ -36,7 +36,16 @@ struct RequestParams {
   std::uint32_t prompt_tokens = 0;
   std::uint32_t eos_count = 0;
   std::uint32_t eos[kMaxEos] = {};
-  std::uint64_t created_s = 0;  ///< Unix time of the request, as the API shows it
+  std::uint64_t created_s = 0;      ///< Unix time of the request, as the API shows it
+  float presence_penalty = 0.0f;    ///< off a logit whose token the answer has
+  float frequency_penalty = 0.0f;   ///< the same, for each time that it has it
+  float repetition_penalty = 1.0f;  ///< divides a logit whose token prompt or answer has, or multiplies
+                                    ///< one below 0
+  std::uint32_t logprobs = 0;       ///< 1 + how many likeliest tokens are told beside each; 0: none are
+
+  bool penalises() const {
+    return presence_penalty != 0.0f || frequency_penalty != 0.0f || repetition_penalty != 1.0f;
+  }
 
   /// Whether `token` ends the answer.
   bool ends_at(std::uint32_t token) const {

@@ -37,7 +37,8 @@ std::uint64_t layout_hash() {
   h.mix(sizeof(LoaderBoard), sizeof(RouterBoard), offsetof(RouterBoard, cancel));
   h.mix(sizeof(ring::Descriptor), offsetof(ring::Descriptor, arena_off), offsetof(ring::Descriptor, aux));
   h.mix(sizeof(slab::SlotEntry), sizeof(slab::SlabDir), offsetof(slab::SlabDir, dense_ready));
-  h.mix(sizeof(RequestParams), offsetof(RequestParams, eos), offsetof(RequestParams, created_s));
+  h.mix(sizeof(RequestParams), offsetof(RequestParams, eos), offsetof(RequestParams, created_s),
+        offsetof(RequestParams, presence_penalty), offsetof(RequestParams, logprobs));
   h.mix(sizeof(JournalRecord), offsetof(JournalRecord, commit), offsetof(JournalRecord, params),
         offsetof(JournalRecord, error));
   h.mix(sizeof(Journal), offsetof(Journal, records_offset), sizeof(Kv), offsetof(Kv, pages_offset));

@@ -89,6 +89,7 @@ TEST(Regions, EachStageGetsOnlyWhatItMayHave) {
   expected = desks(StageId::kCompute);
   for (int n : {fds::kSlab, fds::kDense, fds::kSlabDir}) expected[n] = 'r';
   expected[fds::kKv] = 'w';
+  expected[fds::kJournal] = 'r';
   EXPECT_EQ(access_of(*r, StageId::kCompute), expected);
   expected = desks(StageId::kSpeculator);
   expected[fds::kJournal] = 'r';
