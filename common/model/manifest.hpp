@@ -42,6 +42,8 @@ struct TextFile {
   std::uint64_t checksum = 0;  ///< xxh3-64
 };
 
+inline constexpr double kMostRepetitionPenalty = 100.0;
+
 /// Sampling defaults of generation_config.json (greedy where it does not ask to sample).
 struct GenerationDefaults {
   bool sample = false;
@@ -49,6 +51,7 @@ struct GenerationDefaults {
   std::uint32_t top_k = 0;  ///< 0 = off
   float top_p = 1.0f;
   float min_p = 0.0f;
+  float repetition_penalty = 1.0f;  ///< 1 = off
   std::vector<std::uint32_t> eos;
 };
 

@@ -17,7 +17,8 @@ std::string hex(std::uint64_t n) {
 Json generation_json(const GenerationDefaults& g) {
   return {{"sample", g.sample}, {"temperature", g.temperature},
           {"top_k", g.top_k},   {"top_p", g.top_p},
-          {"min_p", g.min_p},   {"eos", g.eos}};
+          {"min_p", g.min_p},   {"repetition_penalty", g.repetition_penalty},
+          {"eos", g.eos}};
 }
 
 /// A folder's name may be any bytes; what is no UTF-8 is replaced.

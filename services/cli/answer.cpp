@@ -37,6 +37,9 @@ StreamRequest to_request(const Question& q, const std::string& socket) {
   put(body, "top_k", s.top_k);
   put(body, "top_p", s.top_p);
   put(body, "min_p", s.min_p);
+  put(body, "presence_penalty", s.presence_penalty);
+  put(body, "frequency_penalty", s.frequency_penalty);
+  put(body, "repetition_penalty", s.repetition_penalty);
   put(body, "seed", s.seed);
   if (s.ignore_eos) body["ignore_eos"] = true;
   if (q.write_logits) body["write_logits"] = true;

@@ -19,6 +19,9 @@ struct Sampling {
   std::optional<std::uint32_t> top_k;
   std::optional<double> top_p;
   std::optional<double> min_p;
+  std::optional<double> presence_penalty;
+  std::optional<double> frequency_penalty;
+  std::optional<double> repetition_penalty;
   std::optional<std::uint64_t> seed;
   bool ignore_eos = false;
 };

@@ -119,6 +119,16 @@ void add_sampling_flags(CLI::App& c, Sampling& s) {
   c.add_option("--min-p", s.min_p, "Leave out tokens below this share of the likeliest")
       ->check(finite)
       ->group(group);
+  c.add_option("--presence-penalty", s.presence_penalty, "Taken off a token that the answer has")
+      ->check(finite)
+      ->group(group);
+  c.add_option("--frequency-penalty", s.frequency_penalty, "The same, for each time that it has it")
+      ->check(finite)
+      ->group(group);
+  c.add_option("--repetition-penalty", s.repetition_penalty,
+               "Divides a token that prompt or answer has; 1 = off")
+      ->check(finite)
+      ->group(group);
   // CLI11 takes the largest number for one that is larger.
   const CLI::Validator word(
       [](std::string& text) {

@@ -46,7 +46,8 @@ ComputeStage::ComputeStage(service::StageContext& ctx, model::Manifest manifest)
       experts_(ctx),
       memory_(ctx),
       pool_(ctx.plan().threads, ctx.plan().threads <= plan::usable_cores()),
-      looks_(plan::usable_cores() > 1) {}
+      looks_(plan::usable_cores() > 1),
+      journal_(ctx.at().journal) {}
 
 Result<std::unique_ptr<service::Stage>> make_compute(service::StageContext& ctx) {
   if (std::string wrong = kernels::isa_refusal(); !wrong.empty()) return invalid(std::move(wrong));
@@ -94,6 +95,7 @@ void ComputeStage::make_ready() {
   const std::uint32_t parallel = ctx_.plan().parallel;
   forward_->reserve_logits(parallel + ring::kMostDraftedInStep);
   sampler_.reserve(manifest_.spec.vocab);
+  penalties_.reserve(manifest_.spec.vocab, ctx_.plan().ctx);
   plan_.parts.reserve(parallel);
   sequences_.reserve(parallel);
   valid_.reserve(parallel);
@@ -262,9 +264,15 @@ std::string ComputeStage::draw(std::size_t i, std::size_t place, ring::StepResul
   const ring::StepRequest& q = part.request;
   const std::uint32_t vocab = manifest_.spec.vocab, certain = q.count - q.drafts;
   const std::span<const float> all = forward_->logits(place);
+  const bool penalised = q.params.penalises();
+  if (penalised && !count_text(q)) {
+    row.status = ring::RowStatus::kCancelled;
+    return {};
+  }
   for (std::uint32_t d = 0; d <= q.drafts; ++d) {
     const std::span<const float> logits = all.subspan(std::size_t{d} * vocab, vocab);
-    auto token = sampler_.draw(logits, q.params, q.start + certain + d);
+    auto token = sampler_.draw(penalised ? penalties_.apply(logits, q.params) : logits, q.params,
+                               q.start + certain + d);
     // What fails behind a draft fails in a plain step after it, where it can be said.
     if (!token.ok() && d > 0) break;
     if (!token.ok()) return token.error().text + " at position " + std::to_string(q.start + certain + d - 1);
@@ -274,10 +282,20 @@ std::string ComputeStage::draw(std::size_t i, std::size_t place, ring::StepResul
     if (d == q.drafts || d >= sequences_[i].draft_failed || part.ids[certain + d] != token.value() ||
         q.params.ends_at(token.value()))
       break;
+    penalties_.add(token.value());
   }
   row.count = certain + row.sampled - 1;
   accepted_[place] = row.sampled - 1;
   return {};
+}
+
+/// From the journal: a step carries only ids without rows. What it says up to here was committed before the
+/// step was planned, and stays while the record is this request's.
+bool ComputeStage::count_text(const ring::StepRequest& q) {
+  const std::span<std::uint32_t> text = penalties_.text(q.start + q.count - q.drafts);
+  if (!journal_.ids(q.record, q.request, 0, text)) return false;
+  penalties_.count(q.params.prompt_tokens);
+  return true;
 }
 
 std::string ComputeStage::write_logits(std::uint64_t request, std::uint32_t row,

@@ -6,8 +6,10 @@
 #include "services/compute/expert_client.hpp"
 #include "services/compute/forward.hpp"
 #include "services/compute/mapped_memory.hpp"
+#include "services/compute/penalties.hpp"
 #include "services/compute/sampler.hpp"
 #include "services/compute/step_times.hpp"
+#include "shm/journal_reader.hpp"
 
 namespace wisp::compute {
 
@@ -44,6 +46,8 @@ class ComputeStage final : public service::Stage {
   /// Draws what follows the rows of part i, which is valid_[place], into `row` as far as its drafts stand.
   /// The error's text, or none.
   std::string draw(std::size_t i, std::size_t place, ring::StepResultRow& row);
+  /// Counts the text before the first token that `q` draws. False where its record is another request's now.
+  bool count_text(const ring::StepRequest& q);
   std::string write_logits(std::uint64_t request, std::uint32_t row, std::span<const float> logits) const;
   bool all_cancelled(const Plan& plan) const;
 
@@ -65,6 +69,8 @@ class ComputeStage final : public service::Stage {
   std::vector<std::uint32_t> accepted_;     ///< [valid_] drafts that stand
   std::vector<std::byte> result_;           ///< the message
   std::vector<ring::TouchRow> named_rows_;  ///< of the step, where a trace is recorded
+  shm::JournalReader journal_;              ///< of the texts that penalties ask for
+  Penalties penalties_;
   Sampler sampler_;
 };
 

@@ -47,6 +47,17 @@ void read_seed(FieldReader& fields, std::optional<std::uint64_t>& out) {
       v->is_number_unsigned() ? v->get<std::uint64_t>() : static_cast<std::uint64_t>(v->get<std::int64_t>());
 }
 
+void read_penalties(FieldReader& fields, ApiRequest& r) {
+  std::optional<float> presence, frequency;
+  fields.real("presence_penalty", -2.0, 2.0, presence);
+  fields.real("frequency_penalty", -2.0, 2.0, frequency);
+  r.presence_penalty = presence.value_or(0.0f);
+  r.frequency_penalty = frequency.value_or(0.0f);
+  fields.real("repetition_penalty", 0.0, model::kMostRepetitionPenalty, r.repetition_penalty);
+  if (!fields.failed() && r.repetition_penalty && !(*r.repetition_penalty > 0.0f))
+    fields.fail("repetition_penalty", "must be more than 0");
+}
+
 void read_sampling(FieldReader& fields, ApiRequest& r) {
   fields.real("temperature", 0.0, 2.0, r.temperature);
   fields.real("top_p", 0.0, 1.0, r.top_p);
@@ -57,6 +68,7 @@ void read_sampling(FieldReader& fields, ApiRequest& r) {
   std::optional<std::int64_t> k;
   fields.integer("top_k", -1, std::numeric_limits<std::uint32_t>::max(), k);
   if (k) r.top_k = static_cast<std::uint32_t>(std::max<std::int64_t>(*k, 0));
+  read_penalties(fields, r);
   read_seed(fields, r.seed);
 }
 
@@ -217,6 +229,9 @@ ApiResult<shm::RequestParams> settle(const ApiRequest& r, const model::Generatio
   p.top_p = r.top_p.value_or(defaults.top_p);
   p.min_p = r.min_p.value_or(defaults.min_p);
   p.top_k = r.top_k.value_or(defaults.top_k);
+  p.presence_penalty = r.presence_penalty;
+  p.frequency_penalty = r.frequency_penalty;
+  p.repetition_penalty = r.repetition_penalty.value_or(defaults.repetition_penalty);
   p.seed = r.seed.value_or(p.temperature > 0.0f ? drawn_seed : 0);
   p.flags = (r.ignore_eos ? std::uint32_t{shm::kIgnoreEos} : 0u) |
             (r.write_logits ? std::uint32_t{shm::kWriteLogits} : 0u);

@@ -47,6 +47,9 @@ struct ApiRequest {
   std::optional<float> top_p;
   std::optional<float> min_p;
   std::optional<std::uint32_t> top_k;
+  std::optional<float> repetition_penalty;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
   std::optional<std::uint64_t> seed;
   std::vector<std::string> stop;
   bool stream = false;

@@ -17,9 +17,6 @@ struct Unsupported {
 constexpr std::array kUnsupported{
     Unsupported{"logit_bias", "{}"},
     Unsupported{"top_logprobs", "0"},
-    Unsupported{"presence_penalty", "0 0.0"},
-    Unsupported{"frequency_penalty", "0 0.0"},
-    Unsupported{"repetition_penalty", "1 1.0"},
     Unsupported{"best_of", "1"},
     Unsupported{"echo", "false"},
     Unsupported{"suffix", "\"\""},

@@ -29,7 +29,13 @@ SERVERS = {
     "profile": ["exact", "fast"],
     "slots": [EXPERTS // 4, EXPERTS],
 }
-AXES = dict(SERVERS, prompt=PROMPTS[:20:2], speculate=["auto", "1", "3", "7"], temperature=[0, 0.8])
+DRAWING = {                         # how tokens are drawn, as the API has it
+    "greedy": {"temperature": 0},
+    "drawn": {"temperature": 0.8},
+    "penalised": {"temperature": 0, "presence_penalty": 2, "frequency_penalty": 1.5, "repetition_penalty": 2.5},
+    "drawn, penalised": {"temperature": 0.8, "presence_penalty": -2, "frequency_penalty": 1, "repetition_penalty": 2},
+}
+AXES = dict(SERVERS, prompt=PROMPTS[:20:2], speculate=["auto", "1", "3", "7"], drawing=list(DRAWING))
 BESIDE = 4                          # requests at a time
 
 
@@ -48,8 +54,10 @@ def engine_flags(row):
 
 
 def flags(row):
-    return ["--ids", ",".join(map(str, prompt_ids(row["prompt"]))), "-n", TOKENS, "--ignore-eos",
-            "--temp", row["temperature"], "--seed", 11, *engine_flags(row)]
+    drawing = [f for field, value in DRAWING[row["drawing"]].items()
+               for f in ("--" + field.removesuffix("erature").replace("_", "-"), value)]
+    return ["--ids", ",".join(map(str, prompt_ids(row["prompt"]))), "-n", TOKENS, "--ignore-eos", *drawing, "--seed", 11,
+            *engine_flags(row)]
 
 
 def script(name, head, *lines):
@@ -80,8 +88,8 @@ def source_flags(source, texts):
     return [], {}
 
 
-def complete(server, folder, prompt, temperature):
-    return server.complete({"prompt": prompt_ids(prompt), "max_tokens": TOKENS, "temperature": temperature, "seed": 11}, folder)
+def complete(server, folder, prompt, drawing):
+    return server.complete({"prompt": prompt_ids(prompt), "max_tokens": TOKENS, "seed": 11, **DRAWING[drawing]}, folder)
 
 
 def difference(got, want):
@@ -97,21 +105,21 @@ def difference(got, want):
 class SameBytes(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        """What plain decoding says, one request at a time, every expert in memory: {(prompt, temperature, profile): (ids, logits)}."""
+        """What plain decoding says, one request at a time, every expert in memory: {(prompt, drawing, profile): (ids, logits)}."""
         cls.golden = {}
         for profile in SERVERS["profile"]:
             folder = temp("golden-" + profile)
             plain = {"slots": EXPERTS, "profile": profile, "speculate": "off"}
             with Server(model(), *engine_flags(plain), "--logits", folder) as server:
-                for prompt, temperature in itertools.product(PROMPTS, AXES["temperature"]):
-                    cls.golden[prompt, temperature, profile] = complete(server, folder, prompt, temperature)
+                for prompt, drawing in itertools.product(PROMPTS, DRAWING):
+                    cls.golden[prompt, drawing, profile] = complete(server, folder, prompt, drawing)
 
     @classmethod
     def texts(cls, profile):
         return [prompt_ids(p) + ids for (p, _, of), (ids, _) in cls.golden.items() if of == profile]
 
     def test_matrix(self):
-        """Greedy and drawn, both profiles, few slots and all, every source, each request in a pipeline of its own: ids and logits of
+        """Greedy and drawn, with penalties and without, both profiles, few slots and all, every source, each request in a pipeline of its own: ids and logits of
         plain decoding."""
         rows = pairwise(AXES)
         drafted = accepted = 0
@@ -120,7 +128,7 @@ class SameBytes(unittest.TestCase):
             with self.subTest(**row):
                 out, logits = run_logits(model(), *flags(row), *extra, env=env)
                 self.assertIsNone(difference((out["token_ids"], logits),
-                                             self.golden[row["prompt"], row["temperature"], row["profile"]]))
+                                             self.golden[row["prompt"], row["drawing"], row["profile"]]))
                 drafted += out["speculation"]["drafted"]
                 accepted += out["speculation"]["accepted"]
         print(f"{len(rows)} combinations, {drafted} drafts, {accepted} stood", file=sys.stderr)
@@ -133,10 +141,10 @@ class SameBytes(unittest.TestCase):
         rows = pairwise(SERVERS) if not FULL else [dict(zip(SERVERS, v)) for v in itertools.product(*SERVERS.values())]
         # Where nothing is guessed there are no sources.
         rows = list({tuple(r.values()): r for r in (dict(r, source="-") if r["speculate"] == "off" else r for r in rows)}.values())
-        asked = list(itertools.product(PROMPTS, AXES["temperature"]))
+        asked = list(itertools.product(PROMPTS, DRAWING))
         answers = drafted = accepted = differences = 0
         for done, row in enumerate(rows):
-            alone, beside = (asked[:24], asked) if FULL else (asked[done % 8:24:8], asked[done % 3::3])
+            alone, beside = (asked[:48], asked) if FULL else (asked[done % 12:48:12], asked[done % 3::3])
             folder = temp("logits")
             extra, env = source_flags(row["source"], self.texts(row["profile"]))
             with self.subTest(**row), Server(model(), *engine_flags(row), *extra, "--logits", folder, env=env) as server:

@@ -108,9 +108,11 @@ TEST(Request, RefusalsCommonToBothEndpoints) {
       {R"(,"n":"1")", "n"},
       {R"(,"best_of":2)", "best_of"},
       {R"(,"logit_bias":{"1":5})", "logit_bias"},
-      {R"(,"presence_penalty":0.5)", "presence_penalty"},
-      {R"(,"frequency_penalty":1)", "frequency_penalty"},
-      {R"(,"repetition_penalty":1.1)", "repetition_penalty"},
+      {R"(,"presence_penalty":2.1)", "presence_penalty"},
+      {R"(,"presence_penalty":"much")", "presence_penalty"},
+      {R"(,"frequency_penalty":-2.5)", "frequency_penalty"},
+      {R"(,"repetition_penalty":0)", "repetition_penalty"},
+      {R"(,"repetition_penalty":-1)", "repetition_penalty"},
       {R"(,"tools":[{"type":"function"}])", "tools"},
       {R"(,"tool_choice":"required")", "tool_choice"},
       {R"(,"functions":[{}])", "functions"},
@@ -226,6 +228,20 @@ TEST(Settle, ModelDefaultsAndOverrides) {
   p = settled(R"(,"temperature":1.5,"seed":4)", model::GenerationDefaults{});
   EXPECT_EQ(p.temperature, 1.5f);
   EXPECT_EQ(p.seed, 4u);
+}
+
+TEST(Settle, Penalties) {
+  model::GenerationDefaults d;
+  EXPECT_FALSE(settled("", d).penalises());
+  EXPECT_FALSE(
+      settled(R"(,"presence_penalty":null,"frequency_penalty":0,"repetition_penalty":1)", d).penalises());
+  auto p = settled(R"(,"presence_penalty":-2,"frequency_penalty":0.5,"repetition_penalty":1.25)", d);
+  EXPECT_EQ(p.presence_penalty, -2.0f);
+  EXPECT_EQ(p.frequency_penalty, 0.5f);
+  EXPECT_EQ(p.repetition_penalty, 1.25f);
+  d.repetition_penalty = 1.5f;
+  EXPECT_EQ(settled("", d).repetition_penalty, 1.5f);
+  EXPECT_EQ(settled(R"(,"repetition_penalty":1)", d).repetition_penalty, 1.0f);
 }
 
 TEST(Settle, RoomDecidesTheLength) {
