@@ -5,6 +5,7 @@
 #include "services/compute/compute_stage.hpp"
 #include "services/compute/expert_client.hpp"
 #include "services/compute/forward.hpp"
+#include "services/compute/logprobs.hpp"
 #include "services/compute/mapped_memory.hpp"
 #include "services/compute/sampler.hpp"
 #include "services/compute/step_times.hpp"
@@ -66,6 +67,8 @@ class ComputeStage final : public service::Stage {
   std::vector<std::byte> result_;           ///< the message
   std::vector<ring::TouchRow> named_rows_;  ///< of the step, where a trace is recorded
   Sampler sampler_;
+  Logprobs logprobs_;
+  std::vector<std::uint32_t> told_;  ///< of the tokens that the step drew, in the order of the rows
 };
 
 }  // namespace wisp::compute

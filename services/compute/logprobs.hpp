@@ -1,0 +1,30 @@
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace wisp::compute {
+
+/// The least that is ever told, also where the model rules a token out (OpenAI's API has the same number).
+inline constexpr float kLeastLogprob = -9999.0f;
+
+/// Log-probabilities of a step: natural logarithms of the softmax of logits as the model gave them, before
+/// penalties and temperature. The sum is canonical and the rest is of single numbers: the same bits on each
+/// instruction set, at any batch and in a repeated step.
+class Logprobs {
+ public:
+  /// Appends what is told of `token`, drawn from logits [vocab]: shm::logprob_words(asked) words. `asked`: as
+  /// in RequestParams, 1 at least. The likeliest are listed whether `token` is among them or not, equal ones
+  /// by their ids; places that the vocabulary does not fill hold shm::kNoToken. Logits are numbers or
+  /// infinite.
+  void tell(std::span<const float> logits, std::uint32_t token, std::uint32_t asked,
+            std::vector<std::uint32_t>& out);
+
+  /// Makes room for a vocabulary, so that no call allocates but for `out`.
+  void reserve(std::uint32_t vocab) { mass_.resize(vocab); }
+
+ private:
+  std::vector<float> mass_;
+};
+
+}  // namespace wisp::compute
