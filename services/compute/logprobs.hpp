@@ -9,8 +9,9 @@ namespace wisp::compute {
 inline constexpr float kLeastLogprob = -9999.0f;
 
 /// Log-probabilities of a step: natural logarithms of the softmax of logits as the model gave them, before
-/// penalties and temperature. The sum is canonical and the rest is of single numbers: the same bits on each
-/// instruction set, at any batch and in a repeated step.
+/// penalties and temperature. A function of the logits alone, whose sum is canonical: the same bits at any
+/// batch, with any drafts and in a repeated step. (On all machines too as far as their C libraries agree on
+/// the one logarithm, which is taken in double and rounded to float.)
 class Logprobs {
  public:
   /// Appends what is told of `token`, drawn from logits [vocab]: shm::logprob_words(asked) words. `asked`: as
