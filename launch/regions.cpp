@@ -77,9 +77,9 @@ Status Regions::make_desk(StageId s) {
 }
 
 Status Regions::make_journal() {
-  WISP_TRY(make(journal_, "journal", shm::journal_size(plan_.records, plan_.ctx)));
+  WISP_TRY(make(journal_, "journal", shm::journal_size(plan_.records, plan_.ctx, plan_.options.logprobs)));
   return initialise(journal_.writable.get(), [&](void* base) {
-    shm::init_journal(base, plan_.records, plan_.ctx, plan_.profile_hash, run_id_);
+    shm::init_journal(base, plan_.records, plan_.ctx, plan_.profile_hash, run_id_, plan_.options.logprobs);
   });
 }
 

@@ -82,6 +82,7 @@ void write_plan(const plan::RunPlan& from, RunPlan::Builder to) {
   to.setIo(o.io);
   to.setCheckExperts(o.check_experts);
   to.setLogitsDir(o.logits_dir);
+  to.setLogprobs(o.logprobs);
   to.setTrace(o.trace);
   to.setDraft(o.draft);
   to.setSpeculate(o.speculate);
@@ -133,6 +134,7 @@ plan::RunPlan read_plan(RunPlan::Reader from) {
   o.io = from.getIo().cStr();
   o.check_experts = from.getCheckExperts();
   o.logits_dir = from.getLogitsDir().cStr();
+  o.logprobs = from.getLogprobs();
   o.trace = from.getTrace().cStr();
   o.draft = from.getDraft().cStr();
   o.speculate = from.getSpeculate().cStr();

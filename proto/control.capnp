@@ -53,6 +53,7 @@ struct RunPlan {
   draftLog @43 :Text;
   headBytes @44 :UInt64;
   hiddenPageBytes @45 :UInt64;
+  logprobs @46 :UInt32;
 }
 
 # Launcher to stage, on the inherited control socket.

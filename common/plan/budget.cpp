@@ -94,6 +94,9 @@ std::uint64_t naive_prefill(const RunPlan& p, const model::AttentionSpec& a) {
 /// Bytes of the gateway for a byte of a body: its JSON, the rendered text, its pieces, and as much in
 /// waiting.
 constexpr std::uint64_t kBytesPerBodyByte = 80;
+/// A token in an answer's log-probabilities: its text, its bytes and a number, and the copies of an answer
+/// that does not stream while it is put together and sent.
+constexpr std::uint64_t kBytesPerToldToken = 3 * 80;
 
 std::uint64_t private_memory(const RunPlan& p, const model::ModelSpec& s) {
   std::uint64_t bytes = kLauncherBytes + kCommandBytes;
@@ -102,6 +105,8 @@ std::uint64_t private_memory(const RunPlan& p, const model::ModelSpec& s) {
                : kGatewayBytes + kRouterBytes + kLoaderBytes + kComputeBytes + kSpeculatorBytes;
   if (p.options.speculate != "off") bytes += kLookupBytesPerToken * p.ctx;
   bytes += kBytesPerBodyByte * max_body_bytes(p.ctx);
+  bytes += kBytesPerToldToken * p.options.logprobs * p.ctx;
+  bytes += 2 * ring::most_told_bytes(p.parallel, p.options.logprobs);  // compute's, and its message
   if (p.options.text) bytes += kTemplateHelperBytes + std::uint64_t{s.vocab} * kBytesPerVocab;
   return bytes + std::uint64_t{p.threads} * kBytesPerThread +
          std::uint64_t{p.expert_extents} * kBytesPerExtent;
@@ -123,6 +128,13 @@ std::uint64_t page_tables(const RunPlan& p) {
   const std::uint64_t mapped =
       solo ? weights + shared + p.kv_bytes() : 2 * weights + 5 * shared + p.kv_bytes();
   return round_up((mapped + head + p.draft_bytes + p.head_bytes) / (kPage / 8), kPage);
+}
+
+/// What a journal with room for log-probabilities says of it.
+std::string told_in_journal(const RunPlan& p) {
+  if (p.options.logprobs == 0) return "";
+  return ", with log-probabilities of each token and the " + std::to_string(p.options.logprobs - 1) +
+         " likeliest (--logprobs)";
 }
 
 /// The last component of a path.
@@ -165,19 +177,22 @@ std::uint64_t scratch_bytes(const RunPlan& p, const model::ModelSpec& s) {
       s.widest_input() + std::uint64_t{s.hidden} + (s.ordered_width != 0 ? s.hidden : 0) + 64;
   const std::uint64_t bytes = p.profile == "fast" ? rows * (in_bytes + in_bytes / 32 * 8) : 0;
   const std::uint64_t scores = std::uint64_t{p.threads} * attention_thread(p, a);
-  // The sampler's masses and order beside them.
+  // The sampler's masses and order beside them, and penalised ones with the times of each token.
   const std::uint64_t drafts = p.options.speculate == "off" ? 0 : ring::kMostDraftedInStep;
-  const std::uint64_t logits = (p.parallel + drafts + 2) * s.vocab;
+  const std::uint64_t told = p.options.logprobs != 0 ? 1 : 0;  // masses again
+  const std::uint64_t logits = (p.parallel + drafts + 4 + told) * s.vocab;
   const std::uint64_t rotation = std::uint64_t{p.ctx} * a.rope.width;
+  const std::uint64_t text = 2 * std::uint64_t{p.ctx};  // its ids, and each once
   // A bit for each position that a row may choose.
   const std::uint64_t choices = a.indexer.heads != 0 ? rows * (p.ctx / 32 + std::uint64_t{2}) : 0;
   return round_up(
-      (choices + rows * per_row + scores + naive_prefill(p, a) + logits + rotation) * kFloat + bytes, kPage);
+      (choices + rows * per_row + scores + naive_prefill(p, a) + logits + rotation + text) * kFloat + bytes,
+      kPage);
 }
 
 void fill_terms(RunPlan& p, const model::ModelSpec& spec) {
   p.scratch_bytes = scratch_bytes(p, spec);
-  p.journal_bytes = shm::journal_size(p.records, p.ctx);
+  p.journal_bytes = shm::journal_size(p.records, p.ctx, p.options.logprobs);
   p.desks_bytes = desks(p);
   p.page_table_bytes = page_tables(p);
   p.process_bytes = private_memory(p, spec);
@@ -207,7 +222,8 @@ shm::DeskPlan desk_plan(const RunPlan& p, shm::StageId stage) {
       d.extra_bytes = sizeof(shm::LoaderBoard);
       break;
     case shm::StageId::kCompute:
-      arena(EdgeId::kComputeRouter) = 256 * kKiB;
+      arena(EdgeId::kComputeRouter) =
+          256 * kKiB + 2 * round_up(ring::most_told_bytes(p.parallel, p.options.logprobs), 64);
       arena(EdgeId::kComputeLoader) = kMiB;
       // Several layers of what each row chose.
       if (!p.options.trace.empty()) {
@@ -241,7 +257,7 @@ std::string describe(const RunPlan& p) {
                             std::to_string(p.threads) + " threads"},
       {p.process_bytes, "private memory of the processes"},
       {p.desks_bytes, "rings and directories"},
-      {p.journal_bytes, "journal: " + std::to_string(p.records) + " requests"},
+      {p.journal_bytes, "journal: " + std::to_string(p.records) + " requests" + told_in_journal(p)},
       {p.page_table_bytes, "page tables"},
       {p.reserve_bytes, "reserve"}};
   if (p.draft_bytes != 0)

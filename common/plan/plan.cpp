@@ -11,6 +11,7 @@
 #include "plan/memory.hpp"
 #include "plan/traffic.hpp"
 #include "ring/messages.hpp"
+#include "shm/journal.hpp"
 #include "wisp/kernels/canon.hpp"
 
 namespace wisp::plan {
@@ -54,6 +55,8 @@ Status check_options(const model::Manifest& m, const RunOptions& o) {
   if (o.parallel == 0 || o.parallel > kMaxParallel)
     return out_of_range("--parallel", o.parallel, 1, kMaxParallel);
   if (o.threads > kMaxThreads) return out_of_range("--threads", o.threads, 1, kMaxThreads);
+  if (o.logprobs > 1 + shm::kMostTopLogprobs)
+    return out_of_range("--logprobs", o.logprobs - 1, 0, shm::kMostTopLogprobs);
   if (o.kv != name_of(kernels::KvFormat::kF32) && o.kv != name_of(kernels::KvFormat::kBf16))
     return invalid("--kv " + o.kv + " is unknown: f32 or bf16");
   if (o.profile != "auto" && o.profile != "exact" && o.profile != "fast")
@@ -203,7 +206,7 @@ std::string ways_to_less(const model::Manifest& m, const RunPlan& p, std::uint64
     const char* words;
     RunOptions options;
   };
-  std::vector<Way> ways(4, {"", p.options});
+  std::vector<Way> ways(5, {"", p.options});
   ways[0].words = "a shorter --ctx";
   ways[0].options.ctx = std::min(p.ctx, kShortCtx);
   ways[1].words = "a smaller --parallel";
@@ -212,6 +215,8 @@ std::string ways_to_less(const model::Manifest& m, const RunPlan& p, std::uint64
   ways[2].options.threads = std::min(p.threads, usable_cores());
   ways[3].words = "a shorter --prompt-chunk";
   ways[3].options.prompt_chunk = 0;
+  ways[4].words = "leaving out --logprobs";
+  ways[4].options.logprobs = 0;
   std::vector<std::pair<std::uint64_t, const char*>> saved;
   for (const Way& w : ways) {
     RunPlan other = lay_out(m, w.options);

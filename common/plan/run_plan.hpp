@@ -31,8 +31,9 @@ struct RunOptions {
   std::string draft;               ///< converted folder of a draft model, an absolute path; "" = none
   std::string speculate = "auto";  ///< "off", "auto", "1" to "7": always so many tokens ahead
   std::string logits_dir;          ///< "" = none
-  std::string draft_log;           ///< file for what the controller of drafts was told and said; "" = none
-  std::string trace;               ///< file for a routing trace, an absolute path; "" = none
+  std::uint32_t logprobs = 0;  ///< 1 + most likeliest tokens that a request may ask for; 0: no room at all
+  std::string draft_log;       ///< file for what the controller of drafts was told and said; "" = none
+  std::string trace;           ///< file for a routing trace, an absolute path; "" = none
   std::string log_level = "info";
   bool text =
       true;  ///< the model has a tokenizer: its tables and the template helper need memory (planner only)

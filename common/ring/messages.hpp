@@ -42,7 +42,8 @@ struct StepRequest {
 
 enum class RowStatus : std::uint32_t { kOk = 0, kFailed = 1, kCancelled = 2 };
 
-/// kStepResult: StepResultHeader, then `requests` StepResultRow.
+/// kStepResult: StepResultHeader, then `requests` StepResultRow, then words of 32 bits: for each row in turn
+/// and each token that it drew, shm::logprob_words(row.logprobs) of them.
 struct StepResultHeader {
   std::uint64_t step = 0;
   std::uint32_t requests = 0;
@@ -58,7 +59,7 @@ struct StepResultRow {
   std::uint32_t sampled = 0;
   std::uint32_t drafts = 0;  ///< that the step had
   std::uint32_t tokens[kMostDrafted + 1] = {};
-  std::uint32_t reserved = 0;
+  std::uint32_t logprobs = 0;  ///< as the request's: what is told of each token behind the rows
   char error[256] = {};
 };
 
@@ -80,6 +81,12 @@ struct TouchChoice {
   std::uint16_t expert = 0;
   std::uint16_t reserved = 0;
 };
+
+/// Bytes behind the rows of a step of `parallel` sequences, all with `logprobs`, at the most.
+constexpr std::uint64_t most_told_bytes(std::uint32_t parallel, std::uint32_t logprobs) {
+  return (std::uint64_t{parallel} + kMostDraftedInStep) * shm::logprob_words(logprobs) *
+         sizeof(std::uint32_t);
+}
 
 static_assert(std::is_trivially_copyable_v<StepRequest> && std::is_trivially_copyable_v<StepResultRow> &&
               std::is_trivially_copyable_v<TouchMember> && std::is_trivially_copyable_v<TouchRow> &&

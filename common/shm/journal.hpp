@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -61,7 +62,8 @@ struct SubmitMessage {
   RequestParams params;
 };
 
-/// The commit word: token, finish and checksum become true together by one release store.
+/// The commit word: token, finish and checksum become true together by one release store, and with them what
+/// is told of the token.
 /// The crc is crc32c over `params`, the prompt and the first `length` tokens.
 struct CommitWord {
   std::uint32_t length = 0;  ///< generated tokens, 24 bits
@@ -77,6 +79,16 @@ struct CommitWord {
             static_cast<std::uint32_t>(w)};
   }
 };
+
+/// Most likeliest tokens that may be told beside a token.
+inline constexpr std::uint32_t kMostTopLogprobs = 20;
+/// Words of 32 bits that are told of a token where RequestParams::logprobs is `asked`: its own
+/// log-probability (a float), then id and log-probability of each of the likeliest, the likeliest first.
+constexpr std::uint32_t logprob_words(std::uint32_t asked) {
+  return asked == 0 ? 0 : 2 * asked - 1;
+}
+/// The id of a likeliest token that there is none of: the vocabulary has fewer.
+inline constexpr std::uint32_t kNoToken = ~0u;
 
 /// What a request ended with, zero-terminated.
 struct ErrorText {
@@ -108,10 +120,10 @@ struct JournalRecord {
 /// The region `journal`: the commit point of every token, and all that a new router knows.
 struct Journal {
   RegionHeader region;
-  std::uint32_t records;   ///< written by the launcher before any stage starts, as the four below
+  std::uint32_t records;   ///< written by the launcher before any stage starts, as the five below
   std::uint32_t capacity;  ///< ids a record can hold: prompt and answer
   std::uint32_t pages_per_record;
-  std::uint32_t reserved;
+  std::uint32_t logprobs;  ///< the largest RequestParams::logprobs that there is room for; 0: none
   std::uint64_t records_offset;
   std::uint64_t stride;
   std::uint64_t profile_hash;  ///< a journal is resumed under the same numerics only
@@ -133,12 +145,21 @@ struct Journal {
   }
   std::uint32_t* pages(JournalRecord* r) const { return ids(r) + capacity; }
   const std::uint32_t* pages(const JournalRecord* r) const { return ids(r) + capacity; }
+  /// What is told of the answer's token `n`: logprob_words() of the request's, in a room of the journal's
+  /// own. [capacity] such rooms; there is none where `logprobs` is 0.
+  std::uint32_t* told(JournalRecord* r, std::uint32_t n) const {
+    return pages(r) + pages_per_record + std::size_t{n} * logprob_words(logprobs);
+  }
+  const std::uint32_t* told(const JournalRecord* r, std::uint32_t n) const {
+    return pages(r) + pages_per_record + std::size_t{n} * logprob_words(logprobs);
+  }
 };
 
-std::uint64_t journal_size(std::uint32_t records, std::uint32_t capacity);
+/// `logprobs`: room in each record, as Journal has it.
+std::uint64_t journal_size(std::uint32_t records, std::uint32_t capacity, std::uint32_t logprobs = 0);
 /// Initialises a zeroed region (launcher only).
 void init_journal(void* base, std::uint32_t records, std::uint32_t capacity, std::uint64_t profile_hash,
-                  std::uint64_t run_id);
+                  std::uint64_t run_id, std::uint32_t logprobs = 0);
 
 /// crc of a record's first `length` generated tokens, as the commit word carries it.
 std::uint32_t journal_crc(const JournalRecord* r, std::uint32_t length);

@@ -80,6 +80,18 @@ bool JournalReader::ids(std::uint32_t record, std::uint64_t request, std::uint64
   return still(r, request, generation);
 }
 
+bool JournalReader::told(std::uint32_t record, std::uint64_t request, std::uint32_t asked, std::uint32_t from,
+                         std::span<std::uint32_t> out) const {
+  const JournalRecord* r = journal_->record(record);
+  std::uint64_t generation = 0;
+  if (!holds(r, request, generation) || asked == 0 || asked > logprobs()) return false;
+  const std::size_t each = logprob_words(asked), count = out.size() / each;
+  if (from > capacity() || count > capacity() - from || out.size() % each != 0) return false;
+  for (std::size_t n = 0; n < count; ++n)
+    load_words(journal_->told(r, from + static_cast<std::uint32_t>(n)), out.subspan(n * each, each));
+  return still(r, request, generation);
+}
+
 bool JournalReader::pages(std::uint32_t record, std::uint64_t request, std::span<std::uint32_t> out) const {
   const JournalRecord* r = journal_->record(record);
   std::uint64_t generation = 0;

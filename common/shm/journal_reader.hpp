@@ -19,6 +19,8 @@ class JournalReader {
   std::uint32_t capacity() const { return journal_->capacity; }
   std::uint32_t records() const { return journal_->records; }
   std::uint32_t pages_per_record() const { return journal_->pages_per_record; }
+  /// The largest RequestParams::logprobs that a record has room for.
+  std::uint32_t logprobs() const { return journal_->logprobs; }
   /// The request in a record, 0 = free.
   std::uint64_t request(std::uint32_t record) const;
   /// The same of all records. One pass: each word is read once.
@@ -44,6 +46,10 @@ class JournalReader {
   /// Fills `out` with the ids of prompt and answer from position `from` on, which `state` said are there.
   bool ids(std::uint32_t record, std::uint64_t request, std::uint64_t from,
            std::span<std::uint32_t> out) const;
+  /// Fills `out` with what is told of the answer's tokens from number `from` on, logprob_words(asked) words
+  /// each. `asked`: as params() gave it, not 0.
+  bool told(std::uint32_t record, std::uint64_t request, std::uint32_t asked, std::uint32_t from,
+            std::span<std::uint32_t> out) const;
   /// Fills `out` with the first KV pages of a request that is admitted. False too where it has fewer.
   bool pages(std::uint32_t record, std::uint64_t request, std::span<std::uint32_t> out) const;
 

@@ -42,6 +42,7 @@ std::uint64_t layout_hash() {
   h.mix(sizeof(JournalRecord), offsetof(JournalRecord, commit), offsetof(JournalRecord, params),
         offsetof(JournalRecord, error));
   h.mix(sizeof(Journal), offsetof(Journal, records_offset), sizeof(Kv), offsetof(Kv, pages_offset));
+  h.mix(offsetof(Journal, logprobs), logprob_words(1), logprob_words(1 + kMostTopLogprobs));
   return h.value;
 }
 
@@ -94,20 +95,22 @@ void init_desk(void* base, StageId s, const DeskPlan& plan, std::uint64_t run_id
   seal_header(base);
 }
 
-std::uint64_t journal_size(std::uint32_t records, std::uint32_t capacity) {
-  const std::uint64_t stride = align_up(
-      sizeof(JournalRecord) + (std::uint64_t{capacity} + capacity / 16 + 1) * sizeof(std::uint32_t), kPage);
+std::uint64_t journal_size(std::uint32_t records, std::uint32_t capacity, std::uint32_t logprobs) {
+  const std::uint64_t words =
+      std::uint64_t{capacity} + capacity / 16 + 1 + std::uint64_t{capacity} * logprob_words(logprobs);
+  const std::uint64_t stride = align_up(sizeof(JournalRecord) + words * sizeof(std::uint32_t), kPage);
   return kPage + records * stride;
 }
 
 void init_journal(void* base, std::uint32_t records, std::uint32_t capacity, std::uint64_t profile_hash,
-                  std::uint64_t run_id) {
+                  std::uint64_t run_id, std::uint32_t logprobs) {
   auto* j = static_cast<Journal*>(base);
-  const std::uint64_t size = journal_size(records, capacity);
+  const std::uint64_t size = journal_size(records, capacity, logprobs);
   begin_header(base, RegionKind::kJournal, size, run_id, 1);
   j->records = records;
   j->capacity = capacity;
   j->pages_per_record = capacity / 16 + 1;
+  j->logprobs = logprobs;
   j->records_offset = kPage;
   j->stride = (size - kPage) / records;
   j->profile_hash = profile_hash;
@@ -127,7 +130,7 @@ std::uint32_t journal_crc_extend(std::uint32_t crc, std::uint32_t token) {
 bool journal_record_valid(const Journal* j, const JournalRecord* r, std::uint32_t kv_pages) {
   const CommitWord c = CommitWord::unpack(r->commit.load(std::memory_order_acquire));
   const RequestParams& p = r->params;
-  if (p.prompt_tokens == 0 || p.eos_count > kMaxEos) return false;
+  if (p.prompt_tokens == 0 || p.eos_count > kMaxEos || p.logprobs > j->logprobs) return false;
   if (std::uint64_t{p.prompt_tokens} + p.max_tokens > j->capacity || c.length > p.max_tokens) return false;
   if (c.finish > Finish::kError) return false;
   if (r->kv_len.load(std::memory_order_acquire) > p.prompt_tokens + c.length) return false;

@@ -100,7 +100,10 @@ void ComputeStage::make_ready() {
   sequences_.reserve(parallel);
   valid_.reserve(parallel);
   accepted_.reserve(parallel);
-  result_.reserve(sizeof(ring::StepResultHeader) + parallel * sizeof(ring::StepResultRow));
+  const std::uint64_t told = ring::most_told_bytes(parallel, ctx_.plan().options.logprobs);
+  result_.reserve(sizeof(ring::StepResultHeader) + parallel * sizeof(ring::StepResultRow) + told);
+  told_.reserve(told / sizeof(std::uint32_t));
+  if (told != 0) logprobs_.reserve(manifest_.spec.vocab);
   spdlog::info("kernels: {}, {} threads", kernels::name_of(table.isa), pool_.threads());
 }
 
@@ -142,6 +145,7 @@ bool ComputeStage::decode(const ring::Descriptor& d, Plan& plan) const {
     const std::uint64_t padded = (std::uint64_t{q.count} + q.pages + 1) / 2 * 2;
     if (q.count == 0 || padded > in.size() / sizeof(std::uint32_t)) return false;
     if (q.drafts >= q.count || q.drafts > ring::kMostDrafted || (q.drafts > 0 && q.sample == 0)) return false;
+    if (q.params.logprobs > ctx_.plan().options.logprobs) return false;
     if (q.record >= ctx_.plan().records || std::uint64_t{q.start} + q.count > ctx_.plan().ctx) return false;
     if (std::uint64_t{q.pages} * kernels::kPageTokens < std::uint64_t{q.start} + q.count) return false;
     part.ids = words(q.count);
@@ -222,6 +226,7 @@ void ComputeStage::publish_result(const Plan& plan, bool completed) {
   const ring::StepResultHeader header{plan.header.step, static_cast<std::uint32_t>(plan.parts.size()), 0};
   std::memcpy(result_.data(), &header, sizeof header);
   std::size_t computed = 0;
+  told_.clear();
   for (std::size_t i = 0; i < plan.parts.size(); ++i) {
     const ring::StepRequest& q = plan.parts[i].request;
     ring::StepResultRow row;
@@ -230,6 +235,7 @@ void ComputeStage::publish_result(const Plan& plan, bool completed) {
     row.start = q.start;
     row.count = q.count;
     row.drafts = q.drafts;
+    row.logprobs = q.params.logprobs;
     std::string error = sequences_[i].error;
     bool in_vocabulary = true;
     for (const std::uint32_t id : sequences_[i].ids)
@@ -246,6 +252,8 @@ void ComputeStage::publish_result(const Plan& plan, bool completed) {
     }
     std::memcpy(result_.data() + sizeof header + i * sizeof row, &row, sizeof row);
   }
+  const auto told = std::as_bytes(std::span(told_));
+  result_.insert(result_.end(), told.begin(), told.end());
   service::crash_point(service::CrashPoint::kSampled);
   ring::Message m;
   m.kind = ring::Kind::kStepResult;
@@ -279,6 +287,7 @@ std::string ComputeStage::draw(std::size_t i, std::size_t place, ring::StepResul
     if ((q.params.flags & shm::kWriteLogits) != 0)
       if (std::string error = write_logits(q.request, q.generated + d, logits); !error.empty()) return error;
     row.tokens[row.sampled++] = token.value();
+    if (row.logprobs != 0) logprobs_.tell(logits, token.value(), row.logprobs, told_);
     if (d == q.drafts || d >= sequences_[i].draft_failed || part.ids[certain + d] != token.value() ||
         q.params.ends_at(token.value()))
       break;

@@ -5,6 +5,7 @@
 #include "services/compute/compute_stage.hpp"
 #include "services/compute/expert_client.hpp"
 #include "services/compute/forward.hpp"
+#include "services/compute/logprobs.hpp"
 #include "services/compute/mapped_memory.hpp"
 #include "services/compute/penalties.hpp"
 #include "services/compute/sampler.hpp"
@@ -72,6 +73,8 @@ class ComputeStage final : public service::Stage {
   shm::JournalReader journal_;              ///< of the texts that penalties ask for
   Penalties penalties_;
   Sampler sampler_;
+  Logprobs logprobs_;
+  std::vector<std::uint32_t> told_;  ///< of the tokens that the step drew, in the order of the rows
 };
 
 }  // namespace wisp::compute

@@ -18,12 +18,14 @@ Answer::Answer(std::uint64_t request, AnswerShape shape, bool streams, TokenByte
       shape_(std::move(shape)),
       streams_(streams),
       bytes_(std::move(bytes)),
-      received_(received) {}
+      received_(received),
+      logprobs_(shape_.endpoint, bytes_) {}
 
 bool Answer::open(const JournalReader& journal, std::string& out) {
   const auto params = journal.params(*record_, request_);
   if (!params) return false;
   params_ = *params;
+  each_ = shm::logprob_words(params_.logprobs);
   if (!streams_) {
     text_.emplace(shape_.stop, params_, bytes_);
     return true;
@@ -39,34 +41,41 @@ bool Answer::look(const JournalReader& journal) {
   if (!state) return false;
   if (state->commit.finish != Finish::kNone) {
     const auto error = journal.error(*record_, request_);
-    std::vector<std::uint32_t> rest(std::max(taken_, state->commit.length) - taken_);
-    if (!error || !journal.ids(*record_, request_, state->prompt_tokens + std::uint64_t{taken_}, rest))
-      return false;
+    if (!error || !read(journal, std::max(taken_, state->commit.length) - taken_)) return false;
     record_error_ = *error;
-    window_ = std::move(rest);
-    window_from_ = taken_;
     finished_ = true;
   }
   seen_ = *state;
   return true;
 }
 
-bool Answer::next_token(const JournalReader& journal, std::uint32_t& token) {
-  if (taken_ - window_from_ >= window_.size()) {
-    window_from_ = taken_;
-    window_.resize(std::min(seen_.commit.length - taken_, kWindow));
-    if (!journal.ids(*record_, request_, seen_.prompt_tokens + std::uint64_t{taken_}, window_)) {
-      window_.clear();
-      return false;
-    }
-  }
-  token = window_[taken_ - window_from_];
+/// Makes the next `count` tokens the window, with what is told of them.
+bool Answer::read(const JournalReader& journal, std::uint32_t count) {
+  window_from_ = taken_;
+  window_.resize(count);
+  window_told_.resize(count * each_);
+  if (journal.ids(*record_, request_, params_.prompt_tokens + std::uint64_t{taken_}, window_) &&
+      (each_ == 0 || journal.told(*record_, request_, params_.logprobs, taken_, window_told_)))
+    return true;
+  window_.clear();
+  return false;
+}
+
+bool Answer::next_token(const JournalReader& journal, std::uint32_t& token,
+                        std::span<const std::uint32_t>& told) {
+  if (taken_ - window_from_ >= window_.size() &&
+      !read(journal, std::min(seen_.commit.length - taken_, kWindow)))
+    return false;
+  const std::size_t at = taken_ - window_from_;
+  token = window_[at];
+  told = std::span(window_told_).subspan(at * each_, each_);
   return true;
 }
 
-void Answer::take(std::uint32_t token, std::string& out) {
+void Answer::take(std::uint32_t token, std::span<const std::uint32_t> told, std::string& out) {
   ++taken_;
-  if (streams_) return events_->token(token, out);
+  if (streams_) return events_->token(token, told, out);
+  if (each_ != 0) logprobs_.add(token, told, text_->characters());
   content_ += text_->push(token);
   if (shape_.token_ids) ids_.push_back(token);
 }
@@ -84,7 +93,7 @@ Answer::Step Answer::end(std::string& out) {
   content_ += text_->flush();
   out += answer_body({shape_.endpoint, request_, params_.created_s, shape_.model}, content_,
                      finish_reason(finish, stopped()), {params_.prompt_tokens, taken_, params_.seed},
-                     shape_.token_ids ? &ids_ : nullptr);
+                     shape_.token_ids ? &ids_ : nullptr, each_ != 0 ? logprobs_.take() : "null");
   return Step::kEnd;
 }
 
@@ -97,8 +106,9 @@ Answer::Step Answer::advance(const JournalReader& journal, std::size_t batch, st
   if (!look(journal)) return Step::kLost;
   while (out.size() < batch && taken_ < seen_.commit.length && !stopped()) {
     std::uint32_t token = 0;
-    if (!next_token(journal, token)) return Step::kLost;
-    take(token, out);
+    std::span<const std::uint32_t> told;
+    if (!next_token(journal, token, told)) return Step::kLost;
+    take(token, told, out);
   }
   const bool all = stopped() || (finished_ && taken_ >= seen_.commit.length);
   if (all && out.size() < batch) return end(out);

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,10 @@ class Answer {
  private:
   bool open(const shm::JournalReader& journal, std::string& out);
   bool look(const shm::JournalReader& journal);
-  bool next_token(const shm::JournalReader& journal, std::uint32_t& token);
-  void take(std::uint32_t token, std::string& out);
+  bool read(const shm::JournalReader& journal, std::uint32_t count);
+  bool next_token(const shm::JournalReader& journal, std::uint32_t& token,
+                  std::span<const std::uint32_t>& told);
+  void take(std::uint32_t token, std::span<const std::uint32_t> told, std::string& out);
   Step end(std::string& out);
 
   std::uint64_t request_;
@@ -63,13 +66,16 @@ class Answer {
       false;  ///< `window_` then holds all that is left: the record may expire under a slow client
   std::string record_error_;
   std::uint32_t taken_ = 0;
-  std::vector<std::uint32_t> window_;  ///< tokens [window_from_, ...), read ahead
+  std::vector<std::uint32_t> window_;       ///< tokens [window_from_, ...), read ahead
+  std::vector<std::uint32_t> window_told_;  ///< what is told of them, each_ words a token
   std::uint32_t window_from_ = 0;
 
   std::optional<EventStream> events_;
   std::optional<AnswerText> text_;
   std::string content_;
   std::vector<std::uint32_t> ids_;
+  LogprobsWriter logprobs_;  ///< not streaming
+  std::size_t each_ = 0;     ///< words told of a token
   ApiError error_;
 };
 

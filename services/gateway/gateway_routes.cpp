@@ -190,7 +190,7 @@ ApiResult<std::uint64_t> Gateway::submit(const Waiting& asked,
   if (auto refusal = refuse_new()) return std::move(*refusal);
   const auto& ids = std::get<std::vector<std::uint32_t>>(prompt);
   const Limits limits{max_positions(), manifest_.spec.vocab, !ctx_.plan().options.logits_dir.empty(),
-                      asked.default_max_all};
+                      asked.default_max_all, journal_.logprobs()};
   auto settled = settle(*asked.request, manifest_.generation, limits, draw_seed(),
                         static_cast<std::uint64_t>(std::time(nullptr)), ids);
   if (auto* e = std::get_if<ApiError>(&settled)) return std::move(*e);

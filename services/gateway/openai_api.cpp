@@ -80,6 +80,19 @@ void read_max_tokens(FieldReader& fields, ApiRequest& r) {
   }
 }
 
+/// A boolean and a number in the chat API, one number in the older one, where even 0 asks for the drawn
+/// token's own.
+void read_logprobs(FieldReader& fields, ApiRequest& r) {
+  const bool chat = r.endpoint == Endpoint::kChat;
+  bool asked = false;
+  if (chat) fields.boolean("logprobs", asked);
+  std::optional<std::int64_t> top;
+  fields.integer(chat ? "top_logprobs" : "logprobs", 0, shm::kMostTopLogprobs, top);
+  if (chat && !asked && top.value_or(0) != 0)
+    return fields.fail("top_logprobs", "needs \"logprobs\": true beside it");
+  if (chat ? asked : top.has_value()) r.logprobs = 1 + static_cast<std::uint32_t>(top.value_or(0));
+}
+
 void read_stream(FieldReader& fields, ApiRequest& r) {
   fields.boolean("stream", r.stream);
   const Json* options = fields.find("stream_options");
@@ -128,6 +141,15 @@ void read_chat(FieldReader& fields, ApiRequest& r) {
   if (extra == nullptr) return;
   if (!extra->is_object()) return fields.fail("chat_template_kwargs", "must be an object");
   r.template_extra = *extra;
+}
+
+/// `room`: of this run.
+ApiError no_room_for_logprobs(const ApiRequest& r, std::uint32_t room) {
+  const std::string wanted = std::to_string(r.logprobs - 1);
+  if (room == 0) return bad_field("logprobs", "needs a server that was started with --logprobs " + wanted);
+  return bad_field(r.endpoint == Endpoint::kChat ? "top_logprobs" : "logprobs",
+                   "is " + wanted + ", but this server was started with --logprobs " +
+                       std::to_string(room - 1) + "; ask for no more, or start it with --logprobs " + wanted);
 }
 
 }  // namespace
@@ -189,6 +211,7 @@ ApiResult<ApiRequest> parse_request(Endpoint endpoint, std::string_view body, st
   fields.refuse_unsupported(endpoint);
   read_max_tokens(fields, r);
   read_sampling(fields, r);
+  read_logprobs(fields, r);
   read_stop(fields, r.stop);
   read_stream(fields, r);
   fields.boolean("ignore_eos", r.ignore_eos);
@@ -220,6 +243,7 @@ ApiResult<shm::RequestParams> settle(const ApiRequest& r, const model::Generatio
   }
   if (r.write_logits && !limits.logits)
     return bad_field("write_logits", "needs a server that was started with --logits DIR");
+  if (r.logprobs > limits.logprobs) return no_room_for_logprobs(r, limits.logprobs);
 
   const auto room = static_cast<std::uint32_t>(limits.ctx - prompt.size());
   const std::uint32_t wanted =
@@ -240,6 +264,7 @@ ApiResult<shm::RequestParams> settle(const ApiRequest& r, const model::Generatio
   p.eos_count = static_cast<std::uint32_t>(std::min<std::size_t>(defaults.eos.size(), shm::kMaxEos));
   std::copy_n(defaults.eos.begin(), p.eos_count, p.eos);
   p.created_s = now_s;
+  p.logprobs = r.logprobs;
   return p;
 }
 

@@ -57,6 +57,7 @@ struct ApiRequest {
   bool ignore_eos = false;
   bool return_token_ids = false;
   bool write_logits = false;
+  std::uint32_t logprobs = 0;  ///< as in shm::RequestParams
 };
 
 /// Reads a body of /v1/chat/completions or /v1/completions. Every refusal names the field; unknown fields
@@ -69,11 +70,13 @@ struct Limits {
   std::uint32_t vocab = 0;       ///< ids are below it; 0 = not known
   bool logits = false;           ///< whether this run has a logits directory
   bool default_max_all = false;  ///< no max_tokens given: all the room left, not min(kDefaultMaxTokens, room)
+  std::uint32_t logprobs = 0;    ///< the largest RequestParams::logprobs that this run has room for
 };
 inline constexpr std::uint32_t kDefaultMaxTokens = 4096;
 
 /// Settles every number that decides the answer. `drawn_seed` is used where the request samples and names
-/// none. Errors: a prompt that leaves no room, ids outside the vocabulary, logits without a directory.
+/// none. Errors: a prompt that leaves no room, ids outside the vocabulary, logits without a directory,
+/// log-probabilities without room.
 ApiResult<shm::RequestParams> settle(const ApiRequest& r, const model::GenerationDefaults& defaults,
                                      const Limits& limits, std::uint64_t drawn_seed, std::uint64_t now_s,
                                      const std::vector<std::uint32_t>& prompt);
@@ -101,21 +104,25 @@ std::string usage_json(const Usage& u);
 class ChunkWriter {
  public:
   ChunkWriter(const AnswerHead& head, bool include_usage);
-  std::string role() const;                                                    ///< chat: the first chunk
-  std::string delta(std::string_view text, const std::uint32_t* token) const;  ///< `token` may be null
-  std::string finish(std::string_view rest, std::string_view reason) const;    ///< the one final chunk
-  std::string usage(const Usage& u) const;                                     ///< choices are empty
+  std::string role() const;  ///< chat: the first chunk
+  /// `token` may be null. `logprobs`: its own, as JSON.
+  std::string delta(std::string_view text, const std::uint32_t* token,
+                    std::string_view logprobs = "null") const;
+  std::string finish(std::string_view rest, std::string_view reason) const;  ///< the one final chunk
+  std::string usage(const Usage& u) const;                                   ///< choices are empty
 
  private:
-  std::string choice(std::string_view inner, std::string_view reason) const;
+  std::string choice(std::string_view inner, std::string_view reason,
+                     std::string_view logprobs = "null") const;
   bool chat_;
   std::string head_;
   std::string tail_;
 };
 
-/// The whole answer of a request that does not stream. `ids` may be null.
+/// The whole answer of a request that does not stream. `ids` may be null. `logprobs`: as JSON.
 std::string answer_body(const AnswerHead& head, std::string_view text, std::string_view reason,
-                        const Usage& u, const std::vector<std::uint32_t>* ids);
+                        const Usage& u, const std::vector<std::uint32_t>* ids,
+                        std::string_view logprobs = "null");
 std::string model_json(std::string_view name, std::uint64_t created_s);
 std::string models_body(std::string_view name, std::uint64_t created_s);
 

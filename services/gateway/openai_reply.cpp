@@ -48,10 +48,13 @@ ChunkWriter::ChunkWriter(const AnswerHead& head, bool include_usage)
       head_(object_head(head, chat_ ? "chat.completion.chunk" : "text_completion") + ",\"choices\":["),
       tail_(include_usage ? "],\"usage\":null}" : "]}") {}
 
-std::string ChunkWriter::choice(std::string_view inner, std::string_view reason) const {
+std::string ChunkWriter::choice(std::string_view inner, std::string_view reason,
+                                std::string_view logprobs) const {
   std::string s = head_ + "{\"index\":0,";
   s += inner;
-  s += ",\"logprobs\":null,\"finish_reason\":";
+  s += ",\"logprobs\":";
+  s += logprobs;
+  s += ",\"finish_reason\":";
   s += reason.empty() ? "null" : json_string(reason);
   return s + "}" + tail_;
 }
@@ -60,11 +63,12 @@ std::string ChunkWriter::role() const {
   return choice("\"delta\":{\"role\":\"assistant\",\"content\":\"\"}", "");
 }
 
-std::string ChunkWriter::delta(std::string_view text, const std::uint32_t* token) const {
+std::string ChunkWriter::delta(std::string_view text, const std::uint32_t* token,
+                               std::string_view logprobs) const {
   std::string inner =
       chat_ ? "\"delta\":{\"content\":" + json_string(text) + "}" : "\"text\":" + json_string(text);
   if (token != nullptr) inner += ",\"token_ids\":" + ids_json(token, 1);
-  return choice(inner, "");
+  return choice(inner, "", logprobs);
 }
 
 std::string ChunkWriter::finish(std::string_view rest, std::string_view reason) const {
@@ -77,14 +81,16 @@ std::string ChunkWriter::usage(const Usage& u) const {
 }
 
 std::string answer_body(const AnswerHead& head, std::string_view text, std::string_view reason,
-                        const Usage& u, const std::vector<std::uint32_t>* ids) {
+                        const Usage& u, const std::vector<std::uint32_t>* ids, std::string_view logprobs) {
   const bool chat = head.endpoint == Endpoint::kChat;
   std::string s =
       object_head(head, chat ? "chat.completion" : "text_completion") + ",\"choices\":[{\"index\":0,";
   s += chat ? "\"message\":{\"role\":\"assistant\",\"content\":" + json_string(text) + ",\"refusal\":null}"
             : "\"text\":" + json_string(text);
   if (ids != nullptr) s += ",\"token_ids\":" + ids_json(ids->data(), ids->size());
-  s += ",\"logprobs\":null,\"finish_reason\":" + json_string(reason) + "}],\"usage\":" + usage_json(u) + "}";
+  s += ",\"logprobs\":";
+  s += logprobs;
+  s += ",\"finish_reason\":" + json_string(reason) + "}],\"usage\":" + usage_json(u) + "}";
   return s;
 }
 

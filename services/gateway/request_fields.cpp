@@ -16,7 +16,6 @@ struct Unsupported {
 };
 constexpr std::array kUnsupported{
     Unsupported{"logit_bias", "{}"},
-    Unsupported{"top_logprobs", "0"},
     Unsupported{"best_of", "1"},
     Unsupported{"echo", "false"},
     Unsupported{"suffix", "\"\""},
@@ -121,8 +120,7 @@ void FieldReader::refuse_unsupported(Endpoint endpoint) {
     if (failed_) return;
     refuse(u.field, u.neutral);
   }
-  // A boolean in the chat API, a number in the older one, where even 0 asks for the sampled token's own.
-  refuse("logprobs", endpoint == Endpoint::kChat ? "false" : "");
+  if (endpoint == Endpoint::kCompletion) refuse("top_logprobs", "0");
   std::optional<std::int64_t> n;
   integer("n", 1, INT64_MAX, n);
   if (n.value_or(1) != 1)

@@ -35,7 +35,11 @@ bool AnswerText::is_end(std::uint32_t token) const {
 
 std::string AnswerText::push(std::uint32_t token) {
   if (stopped() || is_end(token)) return {};
-  return matcher_.push(utf8_.push(bytes_(token))).text;
+  const std::string whole = utf8_.push(bytes_(token));
+  // Bytes that begin a character.
+  characters_ += static_cast<std::uint64_t>(
+      std::count_if(whole.begin(), whole.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+  return matcher_.push(whole).text;
 }
 
 std::string AnswerText::flush() {
@@ -70,8 +74,9 @@ EventStream::EventStream(const AnswerShape& shape, std::uint64_t request, const 
                          TokenBytes bytes, std::optional<std::uint64_t> received)
     : request_(request),
       params_(params),
-      text_(shape.stop, params, std::move(bytes)),
+      text_(shape.stop, params, bytes),
       chunk_(head_of(shape, request, params), shape.include_usage),
+      logprobs_(shape.endpoint, std::move(bytes)),
       chat_(shape.endpoint == Endpoint::kChat),
       include_usage_(shape.include_usage),
       token_ids_(shape.token_ids),
@@ -91,10 +96,14 @@ void EventStream::begin(std::string& out) {
   if (chat_ && wanted(0)) emit(0, chunk_.role(), out);
 }
 
-void EventStream::token(std::uint32_t id, std::string& out) {
+void EventStream::token(std::uint32_t id, std::span<const std::uint32_t> told, std::string& out) {
+  const std::uint64_t offset = text_.characters();
   const std::string text = text_.push(id);
   ++tokens_;
-  if (wanted(tokens_)) emit(tokens_, chunk_.delta(text, token_ids_ ? &id : nullptr), out);
+  if (!wanted(tokens_)) return;
+  if (!told.empty()) logprobs_.add(id, told, offset);
+  emit(tokens_, chunk_.delta(text, token_ids_ ? &id : nullptr, told.empty() ? "null" : logprobs_.take()),
+       out);
 }
 
 void EventStream::end(shm::Finish finish, std::string_view record_error, std::string& out) {

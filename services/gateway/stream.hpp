@@ -1,11 +1,11 @@
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "services/gateway/logprobs.hpp"
 #include "services/gateway/openai_api.hpp"
 #include "services/gateway/text/stop_matcher.hpp"
 #include "services/gateway/text/utf8_stream.hpp"
@@ -16,7 +16,8 @@
 ///
 /// Events of a stream are numbered; each carries `id: <request>/<n>`, the request in decimal:
 ///   n = 0            chat only: the chunk with the role
-///   n = 1 .. T       token n (an empty delta included; the end-of-sequence token has one)
+///   n = 1 .. T       token n (an empty delta included; the end-of-sequence token has one), with its own
+///                    log-probabilities where the request asks for them; the other events have none
 ///   n = T + 1        the one chunk with a finish_reason, or the error that ended the request
 ///   n = T + 2        usage, where stream_options.include_usage asks for it
 /// then `data: [DONE]` without a number (not after an error). A client that lost its connection repeats its
@@ -24,9 +25,6 @@
 /// received none; it gets the events after that one, then [DONE]. Comment lines (`: ...`) have no number and
 /// are not repeated.
 namespace wisp::gateway {
-
-/// The bytes of a token; a view that outlives the call. Empty for control tokens, or without a tokenizer.
-using TokenBytes = std::function<std::string_view(std::uint32_t)>;
 
 /// What of an answer is not in its record: it comes from the request's body, which a resuming client repeats.
 struct AnswerShape {
@@ -47,6 +45,9 @@ class AnswerText {
   /// What the end of the answer releases: a character cut off, the beginning of a stop string that never
   /// came.
   std::string flush();
+  /// Characters of the tokens so far, those that a stop string may hold back included. What has no whole
+  /// character yet does not count: a token that goes on with one has the place where it began.
+  std::uint64_t characters() const { return characters_; }
   /// A stop string is complete: the answer ends with the token pushed last, whatever the record says.
   bool stopped() const { return matcher_.stopped(); }
 
@@ -56,6 +57,7 @@ class AnswerText {
   text::StopMatcher matcher_;
   shm::RequestParams params_;
   TokenBytes bytes_;
+  std::uint64_t characters_ = 0;
 };
 
 /// "stop" or "length".
@@ -78,7 +80,8 @@ class EventStream {
               TokenBytes bytes, std::optional<std::uint64_t> received);
 
   void begin(std::string& out);
-  void token(std::uint32_t id, std::string& out);
+  /// `told`: what the journal tells of it, shm::logprob_words(params.logprobs) words.
+  void token(std::uint32_t id, std::span<const std::uint32_t> told, std::string& out);
   /// The final chunk, usage and [DONE]; or the error.
   void end(shm::Finish finish, std::string_view record_error, std::string& out);
   void fail(const ApiError& error, std::string& out);
@@ -94,6 +97,7 @@ class EventStream {
   shm::RequestParams params_;
   AnswerText text_;
   ChunkWriter chunk_;
+  LogprobsWriter logprobs_;
   bool chat_;
   bool include_usage_;
   bool token_ids_;

@@ -88,9 +88,13 @@ void JournalWriter::adopt(std::uint32_t i, std::uint32_t gateway_epoch) {
 }
 
 void JournalWriter::commit_tokens(std::uint32_t i, std::span<const std::uint32_t> tokens, Finish finish,
-                                  std::uint64_t now_ns) {
+                                  std::uint64_t now_ns, std::span<const std::uint32_t> told) {
   JournalRecord* r = journal_->record(i);
   const CommitWord c = committed(i);
+  const std::size_t each = shm::logprob_words(r->params.logprobs);
+  WISP_CHECK(told.size() == tokens.size() * each && r->params.logprobs <= journal_->logprobs);
+  for (std::uint32_t n = 0; each != 0 && n < tokens.size(); ++n)
+    shm::store_words(journal_->told(r, c.length + n), told.subspan(n * each, each));
   shm::store_words(Journal::ids(r) + r->params.prompt_tokens + c.length, tokens);
   if (finish != Finish::kNone) r->finished_ns.store(now_ns, std::memory_order_relaxed);
   crc_[i] = c.crc;

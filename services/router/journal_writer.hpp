@@ -45,9 +45,12 @@ class JournalWriter {
             std::span<const std::uint32_t> prompt, std::uint32_t gateway_epoch);
   void admit(std::uint32_t i, std::span<const std::uint32_t> pages);
   void adopt(std::uint32_t i, std::uint32_t gateway_epoch);
-  /// Appends tokens (1 at least); `finish` becomes true with them. This is the moment they exist.
+  /// The largest RequestParams::logprobs that a record has room for.
+  std::uint32_t logprobs() const { return journal_->logprobs; }
+  /// Appends tokens (1 at least); `finish` becomes true with them. This is the moment they exist. `told`: of
+  /// each of them shm::logprob_words() words of the request's, which is none where it asks for none.
   void commit_tokens(std::uint32_t i, std::span<const std::uint32_t> tokens, shm::Finish finish,
-                     std::uint64_t now_ns);
+                     std::uint64_t now_ns, std::span<const std::uint32_t> told = {});
   void commit_token(std::uint32_t i, std::uint32_t token, shm::Finish finish, std::uint64_t now_ns) {
     commit_tokens(i, {&token, 1}, finish, now_ns);
   }

@@ -1,5 +1,9 @@
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <optional>
 
 #include "services/router/router.hpp"
 
@@ -11,6 +15,24 @@ using service::CrashPoint;
 using shm::Finish;
 using stats::Counter;
 
+namespace {
+constexpr std::size_t kMostWords =
+    (ring::kMostDrafted + 1) * std::size_t{shm::logprob_words(1 + shm::kMostTopLogprobs)};
+
+/// Takes what is told of the row's tokens off the front of `from`, into `words`; nullopt where it cannot be
+/// there.
+std::optional<std::span<const std::uint32_t>> take_told(const ring::StepResultRow& row,
+                                                        std::span<const std::byte>& from,
+                                                        std::array<std::uint32_t, kMostWords>& words) {
+  if (row.logprobs > 1 + shm::kMostTopLogprobs || row.sampled > ring::kMostDrafted + 1) return std::nullopt;
+  const std::size_t count = row.sampled * std::size_t{shm::logprob_words(row.logprobs)};
+  if (count > from.size() / sizeof(std::uint32_t)) return std::nullopt;
+  std::memcpy(words.data(), from.data(), count * sizeof(std::uint32_t));
+  from = from.subspan(count * sizeof(std::uint32_t));
+  return std::span<const std::uint32_t>(words).first(count);
+}
+}  // namespace
+
 bool RouterStage::drain_results() {
   bool worked = false;
   while (const ring::Descriptor* d = from_compute_.front()) {
@@ -20,11 +42,19 @@ bool RouterStage::drain_results() {
       std::memcpy(&header, payload.data(), sizeof header);
       const std::size_t rows = std::min<std::size_t>(
           header.requests, (payload.size() - sizeof header) / sizeof(ring::StepResultRow));
+      std::span<const std::byte> told = payload.subspan(sizeof header + rows * sizeof(ring::StepResultRow));
       std::uint32_t tokens = 0;
       for (std::size_t n = 0; n < rows; ++n) {
         ring::StepResultRow row;
         std::memcpy(&row, payload.data() + sizeof header + n * sizeof row, sizeof row);
-        tokens += on_result_row(row);
+        std::array<std::uint32_t, kMostWords> words;
+        const auto of_row = take_told(row, told, words);
+        if (!of_row) {
+          spdlog::error("edge 4: step {} lacks what is told of its tokens; what is left of it is dropped",
+                        header.step);
+          break;
+        }
+        tokens += on_result_row(row, *of_row);
       }
       step_ns_ = d->t_pub > published_ns_ ? d->t_pub - published_ns_ : 0;
       if (published_ns_ != 0) drafts_.finished(step_ns_, tokens);
@@ -37,7 +67,8 @@ bool RouterStage::drain_results() {
   return worked;
 }
 
-std::uint32_t RouterStage::on_result_row(const ring::StepResultRow& row) {
+std::uint32_t RouterStage::on_result_row(const ring::StepResultRow& row,
+                                         std::span<const std::uint32_t> told) {
   if (row.record >= journal_.count() || !journal_.in_use(row.record) || journal_.finished(row.record) ||
       journal_.at(row.record).request.load(std::memory_order_relaxed) != row.request) {
     ctx_.desk()->add(Counter::kStaleResults);
@@ -57,7 +88,8 @@ std::uint32_t RouterStage::on_result_row(const ring::StepResultRow& row) {
   const std::uint32_t known = journal_.known(i);
   const std::uint32_t drawn = std::min(row.sampled, ring::kMostDrafted + 1);
   const std::uint32_t end = row.start + row.count, certain = end - (drawn > 0 ? drawn - 1 : 0);
-  if (certain > end || row.start > kv_len || kv_len >= certain || certain > known) {
+  if (certain > end || row.start > kv_len || kv_len >= certain || certain > known ||
+      row.logprobs != journal_.at(i).params.logprobs) {
     ctx_.desk()->add(Counter::kStaleResults);
     return 0;
   }
@@ -67,7 +99,7 @@ std::uint32_t RouterStage::on_result_row(const ring::StepResultRow& row) {
   std::uint32_t tokens = 0;
   if (drawn != 0 && certain == known) {
     count_drafts(row);
-    tokens = commit(i, {row.tokens, drawn});
+    tokens = commit(i, {row.tokens, drawn}, told);
     if (decodes) note_stall(i);
     rows_at_token_[i] = prompt_rows_;
   }
@@ -79,7 +111,8 @@ std::uint32_t RouterStage::on_result_row(const ring::StepResultRow& row) {
   return tokens;
 }
 
-std::uint32_t RouterStage::commit(std::uint32_t record, std::span<const std::uint32_t> tokens) {
+std::uint32_t RouterStage::commit(std::uint32_t record, std::span<const std::uint32_t> tokens,
+                                  std::span<const std::uint32_t> told) {
   const shm::RequestParams& p = journal_.at(record).params;
   const std::uint32_t length = journal_.committed(record).length;
   std::uint32_t n = 0;
@@ -89,7 +122,8 @@ std::uint32_t RouterStage::commit(std::uint32_t record, std::span<const std::uin
     finish = eos ? Finish::kStop : length + ++n >= p.max_tokens ? Finish::kLength : Finish::kNone;
     n += eos ? 1 : 0;
   }
-  journal_.commit_tokens(record, tokens.first(n), finish, ctx_.now());
+  journal_.commit_tokens(record, tokens.first(n), finish, ctx_.now(),
+                         told.first(n * std::size_t{shm::logprob_words(p.logprobs)}));
   ctx_.desk()->add(Counter::kTokensCommitted, n);
   return n;
 }

@@ -156,9 +156,12 @@ bool RouterStage::on_submit(const ring::Descriptor& d) {
   const shm::RequestParams& p = m.params;
   const std::uint64_t ids = (payload.size() - sizeof m) / sizeof(std::uint32_t);
   if (p.prompt_tokens == 0 || p.prompt_tokens > ids || p.max_tokens == 0 || p.eos_count > shm::kMaxEos ||
+      p.logprobs > journal_.logprobs() ||
       std::uint64_t{p.prompt_tokens} + p.max_tokens > journal_.capacity()) {
-    spdlog::error("edge 1: request {} with {} prompt tokens and {} to generate does not fit a context of {}",
-                  d.request, p.prompt_tokens, p.max_tokens, journal_.capacity());
+    spdlog::error(
+        "edge 1: request {} with {} prompt tokens and {} to generate (log-probabilities: {}) does "
+        "not fit a context of {} (log-probabilities: {})",
+        d.request, p.prompt_tokens, p.max_tokens, p.logprobs, journal_.capacity(), journal_.logprobs());
     return true;
   }
   const auto* prompt = reinterpret_cast<const std::uint32_t*>(payload.data() + sizeof m);

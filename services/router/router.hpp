@@ -37,10 +37,11 @@ class RouterStage final : public service::Stage {
   /// True if the message's effect is recorded and it may be popped.
   bool on_submit(const ring::Descriptor& d);
   void on_finish_at(const ring::Descriptor& d);
-  /// Tokens that it gave.
-  std::uint32_t on_result_row(const ring::StepResultRow& row);
+  /// Tokens that it gave. `told`: shm::logprob_words(row.logprobs) words of each token that it drew.
+  std::uint32_t on_result_row(const ring::StepResultRow& row, std::span<const std::uint32_t> told);
   /// Commits what was drawn, up to where the answer ends. How many.
-  std::uint32_t commit(std::uint32_t record, std::span<const std::uint32_t> tokens);
+  std::uint32_t commit(std::uint32_t record, std::span<const std::uint32_t> tokens,
+                       std::span<const std::uint32_t> told);
   void count_drafts(const ring::StepResultRow& row);
   void note_stall(std::uint32_t record);
   void cancel(std::uint32_t record, shm::Finish why);

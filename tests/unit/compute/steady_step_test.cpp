@@ -16,6 +16,9 @@
 #include "../page_faults.hpp"
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
+#include "services/compute/logprobs.hpp"
+#include "shm/journal.hpp"
+#include "wisp/kernels/kernels.hpp"
 
 /// What a decode step with resident experts costs beside arithmetic: nothing. No allocation, no page touched
 /// for the first time, and of system calls only those with which threads of the pool sleep and wake.
@@ -206,6 +209,20 @@ INSTANTIATE_TEST_SUITE_P(
       return std::regex_replace(name, std::regex("^[./]+|-"), "") + (i.param.fast ? "_fast_" : "_exact_") +
              std::to_string(i.param.threads);
     });
+
+TEST(SteadyStep, LogprobsAllocateNothing) {
+  constexpr std::uint32_t kVocab = 5000, kTokens = 8;
+  Logprobs logprobs;
+  logprobs.reserve(kVocab);
+  std::vector<std::uint32_t> told;
+  told.reserve(kTokens * std::size_t{shm::logprob_words(1 + shm::kMostTopLogprobs)});
+  std::vector<float> logits(kVocab);
+  for (std::uint32_t t = 0; t < kVocab; ++t) logits[t] = static_cast<float>(t * 7919 % kVocab) / 300.0f;
+  static_cast<void>(kernels::best_kernels());  // looks at the machine the first time
+  const std::uint64_t allocated = allocations();
+  for (std::uint32_t n = 0; n < kTokens; ++n) logprobs.tell(logits, n, 1 + shm::kMostTopLogprobs, told);
+  EXPECT_EQ(allocations(), allocated);
+}
 
 TEST(SteadyStep, SeesAPlantedAllocation) {
   Decoding decoding("int4", false, 2);

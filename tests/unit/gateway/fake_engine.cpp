@@ -231,8 +231,9 @@ FakeEngine::FakeEngine(const Options& options) : python_(options.python) {
   }
   // The test is always asleep: every message rings, and poll() on the bell waits for it.
   at_.desk[1]->parked.store(1);
-  at_.journal = static_cast<shm::Journal*>(region(shm::journal_size(options.records, options.ctx)));
-  shm::init_journal(at_.journal, options.records, options.ctx, 1, 1);
+  at_.journal =
+      static_cast<shm::Journal*>(region(shm::journal_size(options.records, options.ctx, options.logprobs)));
+  shm::init_journal(at_.journal, options.records, options.ctx, 1, 1, options.logprobs);
   for (std::uint32_t i = 1; i < 4; ++i) {
     life_->stage[i].epoch = 1;
     life_->stage[i].state = static_cast<std::uint32_t>(shm::StageState::kStarting);
@@ -359,11 +360,13 @@ void FakeEngine::tell(std::uint64_t request) {
   to_gateway_.publish(m);
 }
 
-void FakeEngine::commit(std::uint64_t request, std::uint32_t token, Finish finish) {
+void FakeEngine::commit(std::uint64_t request, std::uint32_t token, Finish finish,
+                        const std::vector<std::uint32_t>& told) {
   shm::JournalRecord* r = record(request);
   ASSERT_NE(r, nullptr);
   CommitWord c = CommitWord::unpack(r->commit.load());
   shm::Journal::ids(r)[r->params.prompt_tokens + c.length] = token;
+  std::copy(told.begin(), told.end(), at_.journal->told(r, c.length));
   r->commit.store(CommitWord{c.length + 1, finish, 0}.pack(), std::memory_order_release);
   tell(request);
 }

@@ -58,7 +58,8 @@ class FakeEngine {
     std::uint32_t ctx = 64;
     std::uint64_t arena_bytes = 64 * 1024;
     bool logits = false;
-    std::string python = {};  ///< of the template helper; "" = the one that the build fixed
+    std::uint32_t logprobs = 0;  ///< room in the journal
+    std::string python = {};     ///< of the template helper; "" = the one that the build fixed
   };
   FakeEngine() : FakeEngine(Options{}) {}
   explicit FakeEngine(const Options& options);
@@ -90,7 +91,8 @@ class FakeEngine {
   std::uint64_t open_next();
   /// Waits until a message lies on edge 1, without taking it.
   void await_message();
-  void commit(std::uint64_t request, std::uint32_t token, shm::Finish finish = shm::Finish::kNone);
+  void commit(std::uint64_t request, std::uint32_t token, shm::Finish finish = shm::Finish::kNone,
+              const std::vector<std::uint32_t>& told = {});
   void finish(std::uint64_t request, std::uint32_t length, shm::Finish finish, const std::string& error = "");
   void set_kv_len(std::uint64_t request, std::uint32_t n);
   void recycle(std::uint64_t request);

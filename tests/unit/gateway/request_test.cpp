@@ -69,6 +69,24 @@ TEST(Request, NullsAndUnknownFieldsPass) {
   EXPECT_FALSE(r.max_tokens || r.temperature || r.seed || r.stream);
 }
 
+TEST(Request, Logprobs) {
+  const auto chat = [](const char* more) {
+    return accepted(Endpoint::kChat, std::string(kChatHead) + more + "}").logprobs;
+  };
+  EXPECT_EQ(chat(""), 0u);
+  EXPECT_EQ(chat(R"(,"logprobs":false,"top_logprobs":0)"), 0u);
+  EXPECT_EQ(chat(R"(,"logprobs":true)"), 1u);
+  EXPECT_EQ(chat(R"(,"logprobs":true,"top_logprobs":null)"), 1u);
+  EXPECT_EQ(chat(R"(,"logprobs":true,"top_logprobs":20)"), 21u);
+  const auto text = [](const char* more) {
+    return accepted(Endpoint::kCompletion, std::string(kTextHead) + more + "}").logprobs;
+  };
+  EXPECT_EQ(text(""), 0u);
+  EXPECT_EQ(text(R"(,"logprobs":null,"top_logprobs":0)"), 0u);
+  EXPECT_EQ(text(R"(,"logprobs":0)"), 1u);
+  EXPECT_EQ(text(R"(,"logprobs":20)"), 21u);
+}
+
 TEST(Request, PromptForms) {
   EXPECT_EQ(accepted(Endpoint::kCompletion, R"({"prompt":"hi"})").prompt, "hi");
   EXPECT_EQ(accepted(Endpoint::kCompletion, R"({"prompt":["hi"]})").prompt, "hi");
@@ -122,6 +140,8 @@ TEST(Request, RefusalsCommonToBothEndpoints) {
       {R"(,"stop_token_ids":[3])", "stop_token_ids"},
       {R"(,"min_tokens":3)", "min_tokens"},
       {R"(,"top_logprobs":2)", "top_logprobs"},
+      {R"(,"top_logprobs":-1)", "top_logprobs"},
+      {R"(,"logprobs":"yes")", "logprobs"},
       {R"(,"ignore_eos":1)", "ignore_eos"},
       {R"(,"return_token_ids":"yes")", "return_token_ids"},
       {R"(,"write_logits":0)", "write_logits"},
@@ -131,8 +151,14 @@ TEST(Request, RefusalsCommonToBothEndpoints) {
     expect_refused(Endpoint::kChat, std::string(kChatHead) + r.more + "}", r.param);
     expect_refused(Endpoint::kCompletion, std::string(kTextHead) + r.more + "}", r.param);
   }
-  expect_refused(Endpoint::kChat, std::string(kChatHead) + R"(,"logprobs":true})", "logprobs");
-  expect_refused(Endpoint::kCompletion, std::string(kTextHead) + R"(,"logprobs":0})", "logprobs");
+  for (const char* more : {R"(,"logprobs":1)", R"(,"logprobs":0)"})
+    expect_refused(Endpoint::kChat, std::string(kChatHead) + more + "}", "logprobs");
+  for (const char* more : {R"("top_logprobs":2)", R"("logprobs":false,"top_logprobs":1)",
+                           R"("logprobs":true,"top_logprobs":21)", R"("logprobs":true,"top_logprobs":-1)",
+                           R"("logprobs":true,"top_logprobs":1.5)", R"("logprobs":true,"top_logprobs":true)"})
+    expect_refused(Endpoint::kChat, std::string(kChatHead) + "," + more + "}", "top_logprobs");
+  for (const char* more : {R"("logprobs":21)", R"("logprobs":-1)", R"("logprobs":true)", R"("logprobs":1.5)"})
+    expect_refused(Endpoint::kCompletion, std::string(kTextHead) + "," + more + "}", "logprobs");
   expect_refused(Endpoint::kChat, std::string(kChatHead) + R"(,"model":"gpt"})", "model", 404);
 }
 
@@ -267,6 +293,33 @@ TEST(Settle, Refusals) {
   EXPECT_EQ(std::get<ApiError>(none).param, "write_logits");
   EXPECT_TRUE(
       std::holds_alternative<shm::RequestParams>(settle(logits, d, {10, 100, true, false}, 0, 0, kPrompt)));
+}
+
+TEST(Settle, LogprobsNeedRoom) {
+  const model::GenerationDefaults d;
+  for (const bool chat : {true, false}) {
+    ApiRequest r;
+    r.endpoint = chat ? Endpoint::kChat : Endpoint::kCompletion;
+    r.logprobs = 4;
+    const auto at = [&](std::uint32_t room) {
+      return settle(r, d, {10, 100, false, false, room}, 0, 0, kPrompt);
+    };
+    auto none = at(0);
+    ASSERT_TRUE(std::holds_alternative<ApiError>(none));
+    EXPECT_EQ(std::get<ApiError>(none).param, "logprobs");
+    EXPECT_NE(std::get<ApiError>(none).message.find("--logprobs 3"), std::string::npos);
+    auto little = at(3);
+    ASSERT_TRUE(std::holds_alternative<ApiError>(little));
+    EXPECT_EQ(std::get<ApiError>(little).param, chat ? "top_logprobs" : "logprobs");
+    EXPECT_NE(std::get<ApiError>(little).message.find("--logprobs 2"), std::string::npos);
+    for (const std::uint32_t room : {4u, 21u}) {
+      auto enough = at(room);
+      ASSERT_TRUE(std::holds_alternative<shm::RequestParams>(enough));
+      EXPECT_EQ(std::get<shm::RequestParams>(enough).logprobs, 4u);
+    }
+    r.logprobs = 0;
+    EXPECT_TRUE(std::holds_alternative<shm::RequestParams>(at(0)));
+  }
 }
 
 }  // namespace

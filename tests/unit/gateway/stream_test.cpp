@@ -44,7 +44,7 @@ std::string stream_of(const Case& c, std::optional<std::uint64_t> received = std
   std::string out;
   events.begin(out);
   for (const std::uint32_t t : c.tokens) {
-    events.token(t, out);
+    events.token(t, {}, out);
     if (events.stopped()) break;
   }
   events.end(c.finish, c.error, out);
@@ -160,7 +160,7 @@ TEST(Stream, EachEndTokenEndsAndNoneIsPrinted) {
       EventStream events(shape, 1, params, bytes_of, std::nullopt);
       std::string out;
       events.begin(out);
-      for (const std::uint32_t t : {0u, 1u, end}) events.token(t, out);
+      for (const std::uint32_t t : {0u, 1u, end}) events.token(t, {}, out);
       events.end(Finish::kStop, {}, out);
       EXPECT_EQ(text_of(out), std::pair(std::string("Hello"), std::string("stop"))) << end;
       AnswerText whole({}, params, bytes_of);

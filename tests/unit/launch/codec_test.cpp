@@ -30,6 +30,7 @@ TEST(Codec, PlanSurvivesTheWire) {
   plan.options.draft = "/models/d";
   plan.options.speculate = "3";
   plan.draft_bytes = 5ULL << 32;
+  plan.options.logprobs = 6;
   const auto p = pair();
   capnp::MallocMessageBuilder message;
   write_plan(plan, message.initRoot<RunPlan>());
@@ -52,6 +53,7 @@ TEST(Codec, PlanSurvivesTheWire) {
   EXPECT_EQ(back.options.draft, "/models/d");
   EXPECT_EQ(back.options.speculate, "3");
   EXPECT_EQ(back.draft_bytes, plan.draft_bytes);
+  EXPECT_EQ(back.options.logprobs, 6u);
 }
 
 TEST(Codec, DescriptorsArriveCloseOnExec) {

@@ -52,7 +52,7 @@ TEST(Regions, HaveTheSizesOfThePlan) {
   EXPECT_EQ(size[fds::kDense], plan.dense_bytes);
   EXPECT_EQ(size[fds::kSlabDir], slab::slab_dir_size(plan.slots, plan.layers, plan.experts_per_layer));
   EXPECT_EQ(size[fds::kKv], shm::kv_size(plan.kv_pages, plan.kv_page_bytes));
-  EXPECT_EQ(size[fds::kJournal], shm::journal_size(plan.records, plan.ctx));
+  EXPECT_EQ(size[fds::kJournal], shm::journal_size(plan.records, plan.ctx, plan.options.logprobs));
   std::uint64_t sum = 0;
   for (StageId s : shm::kRunningStages) {
     EXPECT_EQ(size[fds::desk(s)], shm::desk_size(s, plan::desk_plan(plan, s)));

@@ -7,6 +7,7 @@
 
 #include "plan/run_plan.hpp"
 #include "shapes.hpp"
+#include "shm/journal.hpp"
 
 /// What a plan takes of memory, and what it says where that is not enough.
 namespace wisp::plan {
@@ -28,6 +29,37 @@ TEST(Plan, TermsAddUpAndStayWithinTheBudget) {
   EXPECT_EQ(plan->prompt_chunk, 512u);
   EXPECT_EQ(plan->threads, 2u);
   EXPECT_EQ(plan->ram_budget, 512 * kMiB);
+}
+
+/// Nothing where they are not asked for; else their room in each record, and what answers with them cost the
+/// gateway and compute.
+TEST(Plan, LogprobsAreInTheBudget) {
+  const model::Manifest m = make_manifest(kPocket);
+  RunOptions o = with_ram(kGiB);
+  const auto plain = make_plan(m, o, kPlenty);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->journal_bytes, shm::journal_size(plain->records, plain->ctx));
+  EXPECT_EQ(describe(*plain).find("--logprobs"), std::string::npos);
+  for (const std::uint32_t most : {0u, 5u, 20u}) {
+    o.logprobs = 1 + most;
+    const auto plan = make_plan(m, o, kPlenty);
+    ASSERT_TRUE(plan.ok()) << plan.error().text;
+    const std::uint64_t room = std::uint64_t{plan->records} * plan->ctx * (1 + 2 * most) * 4;
+    EXPECT_GE(plan->journal_bytes, plain->journal_bytes + room - plan->records * 4096);
+    EXPECT_LE(plan->journal_bytes, plain->journal_bytes + room + plan->records * 4096);
+    EXPECT_GT(plan->process_bytes, plain->process_bytes);
+    EXPECT_GT(plan->scratch_bytes, plain->scratch_bytes);
+    EXPECT_NE(describe(*plan).find("(--logprobs)"), std::string::npos);
+    EXPECT_GE(plan->minimum_ram, plain->minimum_ram + room);
+  }
+  o.ram = plain->minimum_ram;
+  const auto refused = make_plan(m, o, kPlenty);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.error().text.find("leaving out --logprobs"), std::string::npos) << refused.error().text;
+  o.logprobs = 22;
+  const auto wrong = make_plan(m, o, kPlenty);
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().text, "--logprobs 21 is out of range: 0 to 20");
 }
 
 TEST(Plan, RefusesTooSmallABudgetWithAFigureThatWorks) {

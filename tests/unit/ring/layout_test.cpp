@@ -29,6 +29,8 @@ TEST(Layout, Golden) {
   EXPECT_EQ(sizeof(RequestParams), 112u);
   EXPECT_EQ(offsetof(JournalRecord, commit), 16u);
   EXPECT_EQ(offsetof(JournalRecord, params), 64u);
+  EXPECT_EQ(offsetof(Journal, logprobs), 60u);
+  EXPECT_EQ(logprob_words(1 + kMostTopLogprobs), 41u);
 }
 
 TEST(Layout, RingsAndArenasDoNotOverlap) {

@@ -11,9 +11,10 @@ namespace wisp::router::testing {
 /// A journal in shared anonymous memory: children made by fork write the same bytes.
 class JournalMemory {
  public:
-  JournalMemory(std::uint32_t records, std::uint32_t capacity) : size_(shm::journal_size(records, capacity)) {
+  JournalMemory(std::uint32_t records, std::uint32_t capacity, std::uint32_t logprobs = 0)
+      : size_(shm::journal_size(records, capacity, logprobs)) {
     base_ = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    shm::init_journal(base_, records, capacity, 77, 1);
+    shm::init_journal(base_, records, capacity, 77, 1, logprobs);
   }
   ~JournalMemory() { ::munmap(base_, size_); }
   JournalMemory(const JournalMemory&) = delete;

@@ -29,8 +29,9 @@ class Rig {
     std::string speculate = "off";
     bool draft_model = false;
     std::string draft_log = "";
+    std::uint32_t logprobs = 0;  ///< room in the journal
   };
-  explicit Rig(const Settings& s) : journal_(std::max(16u, 4 * s.parallel), kCtx) {
+  explicit Rig(const Settings& s) : journal_(std::max(16u, 4 * s.parallel), kCtx, s.logprobs) {
     plan().parallel = s.parallel;
     plan().prompt_chunk = s.chunk;
     plan().kv_pages = kKvPages;
@@ -88,8 +89,10 @@ class Rig {
   }
 
   // the gateway's part
-  std::uint64_t submit(const std::vector<std::uint32_t>& prompt, std::uint32_t max_tokens) {
+  std::uint64_t submit(const std::vector<std::uint32_t>& prompt, std::uint32_t max_tokens,
+                       std::uint32_t logprobs = 0) {
     shm::SubmitMessage m;
+    m.params.logprobs = logprobs;
     m.params.prompt_tokens = static_cast<std::uint32_t>(prompt.size());
     m.params.max_tokens = max_tokens;
     std::vector<std::byte> payload(sizeof m + prompt.size() * 4);
@@ -132,12 +135,17 @@ class Rig {
     bool sample, prompt;
     std::uint32_t drafts = 0, accepted = 0;
   };
+  /// What it tells of a token beside it, and in which way its messages are wrong.
+  static std::uint32_t told_word(std::uint32_t token, std::uint32_t place) { return token * 64 + place; }
+  enum class Told { kRight, kCut, kTooMany, kOthers };
+  Told told = Told::kRight;
   /// Runs the step that lies on edge 3 and publishes its result; false if there is none. parts() says what
   /// it held.
   bool compute() {
     const ring::Descriptor* d = steps_.front();
     if (d == nullptr) return false;
     parts_.clear();
+    words_.clear();
     std::span<const std::byte> in = steps_.payload(*d);
     const auto take = [&in](void* to, std::size_t n) {
       WISP_CHECK(n <= in.size());
@@ -164,6 +172,7 @@ class Rig {
       row.start = q.start;
       row.count = q.count;
       row.drafts = q.drafts;
+      row.logprobs = q.params.logprobs;
       const std::uint32_t certain = q.start + q.count - q.drafts;
       std::vector<std::uint32_t> all;
       for (std::uint32_t p = 0; p < certain; ++p) all.push_back(kv_[pages[p / 16] * 16 + p % 16]);
@@ -174,11 +183,19 @@ class Rig {
       }
       const std::uint32_t accepted = row.sampled > 0 ? row.sampled - 1 : 0;
       row.count = q.count - q.drafts + accepted;
+      for (std::uint32_t t = 0; t < row.sampled; ++t)
+        for (std::uint32_t w = 0; w < shm::logprob_words(row.logprobs); ++w)
+          words_.push_back(told_word(row.tokens[t], w));
+      if (told == Told::kTooMany) row.logprobs = 2 + shm::kMostTopLogprobs;
+      if (told == Told::kOthers) --row.logprobs;
       std::memcpy(result_.data() + sizeof out + n * sizeof row, &row, sizeof row);
       parts_.push_back(
           {q.request, q.start, q.count, q.sample != 0, q.start < q.params.prompt_tokens, q.drafts, accepted});
     }
     WISP_CHECK(in.empty());
+    if (told == Told::kCut) words_.pop_back();
+    const auto tail = std::as_bytes(std::span(words_));
+    result_.insert(result_.end(), tail.begin(), tail.end());
     ring::Message m;
     m.kind = ring::Kind::kStepResult;
     m.aux = header.step;
@@ -254,6 +271,7 @@ class Rig {
   std::uint64_t requests_ = 0;
   std::vector<std::uint32_t> kv_ = std::vector<std::uint32_t>(kKvPages * 16);
   std::vector<std::byte> result_;
+  std::vector<std::uint32_t> words_;
   std::vector<Part> parts_;
 };
 
