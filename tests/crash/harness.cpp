@@ -21,6 +21,8 @@ using shm::StageId;
 
 namespace {
 
+constexpr std::uint32_t kTopLogprobs = 2;
+
 /// Converted models, and their folders' end.
 class Models {
  public:
@@ -106,6 +108,7 @@ TestRun::TestRun(const RunSettings& settings)
   o.prefill = settings.prefill;
   o.logits_dir = settings.logits_dir;
   o.speculate = settings.speculate;
+  o.logprobs = 1 + kTopLogprobs;
   std::optional<model::Manifest> draft;
   if (!settings.draft.empty()) {
     o.draft = model_of(settings.draft);
@@ -200,14 +203,19 @@ Seen TestRun::Ask::wait() {
   return seen_;
 }
 
-std::unique_ptr<TestRun::Ask> TestRun::ask(const std::string& question, std::uint32_t max_tokens,
-                                           bool ignore_eos) {
+std::unique_ptr<TestRun::Ask> TestRun::ask(const std::string& question, std::uint32_t max_tokens, bool all) {
   nlohmann::json body{{"messages", {{{"role", "user"}, {"content", question}}}},
                       {"stream", true},
                       {"max_tokens", max_tokens},
-                      {"ignore_eos", ignore_eos},
+                      {"ignore_eos", all},
                       {"return_token_ids", true},
                       {"stream_options", {{"include_usage", true}}}};
+  if (all) {
+    body["frequency_penalty"] = 0.7;
+    body["repetition_penalty"] = 1.3;
+    body["logprobs"] = true;
+    body["top_logprobs"] = kTopLogprobs;
+  }
   return std::make_unique<Ask>(*this, body.dump(), "/v1/chat/completions");
 }
 
@@ -222,8 +230,8 @@ std::unique_ptr<TestRun::Ask> TestRun::ask_ids(const std::vector<std::uint32_t>&
   return std::make_unique<Ask>(*this, body.dump(), "/v1/completions");
 }
 
-Seen TestRun::ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool ignore_eos) {
-  return ask(question, max_tokens, ignore_eos)->wait();
+Seen TestRun::ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool all) {
+  return ask(question, max_tokens, all)->wait();
 }
 
 void TestRun::call(const std::function<void(proto::LaunchRequest::Builder)>& build) {

@@ -53,7 +53,7 @@ class TestRun {
   explicit TestRun(const RunSettings& settings = {});
   ~TestRun();
 
-  /// Streams one chat request on a thread of its own.
+  /// Streams one request on a thread of its own.
   class Ask {
    public:
     Ask(TestRun& run, std::string body, std::string target);
@@ -68,8 +68,9 @@ class TestRun {
     Seen seen_;
     std::thread thread_;
   };
-  std::unique_ptr<Ask> ask(const std::string& question, std::uint32_t max_tokens, bool ignore_eos = false);
-  Seen ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool ignore_eos = false);
+  /// A chat. `all`: on past the end-of-text token, under penalties, with log-probabilities of each token.
+  std::unique_ptr<Ask> ask(const std::string& question, std::uint32_t max_tokens, bool all = false);
+  Seen ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool all = false);
   /// The same for a prompt of ids, on past the end-of-text token: models without a tokenizer.
   std::unique_ptr<Ask> ask_ids(const std::vector<std::uint32_t>& ids, std::uint32_t max_tokens);
 
