@@ -25,14 +25,14 @@ constexpr std::uint32_t kPages = 64;
 
 class JournalTest : public ::testing::Test {
  protected:
-  static constexpr std::uint32_t kRecords = 4, kCapacity = 256;
+  static constexpr std::uint32_t kRecords = 4, kCapacity = 256, kRoom = 3;
   JournalTest() { writer_.attach(journal(), kPages, 1); }
   Journal* journal() { return memory_.get(); }
   void open(std::uint32_t i, std::uint64_t request, std::uint32_t prompt, std::uint32_t max_tokens) {
     testing::open(writer_, i, request, prompt, max_tokens);
   }
 
-  testing::JournalMemory memory_{kRecords, kCapacity};
+  testing::JournalMemory memory_{kRecords, kCapacity, kRoom};
   JournalWriter writer_;
 };
 
@@ -144,6 +144,33 @@ TEST_F(JournalStepTest, ACommitIsTrueAtOnce) {
          (is_new ? new_seen : old_seen) = true;
        });
   EXPECT_TRUE(old_seen && new_seen);
+}
+
+TEST_F(JournalStepTest, WhatIsToldOfATokenIsThereBeforeIt) {
+  shm::RequestParams p;
+  p.prompt_tokens = 1;
+  p.max_tokens = 4;
+  p.logprobs = kRoom;
+  using Words = std::vector<std::uint32_t>;
+  const Words before{1, 2, 3, 4, 5}, now{11, 12, 13, 14, 15, 21, 22, 23, 24, 25};
+  writer_.open(0, 42, p, Words{9}, 1);
+  writer_.commit_tokens(0, Words{100}, Finish::kNone, 1, before);
+  bool new_seen = false;
+  step(
+      [&] {
+        writer_.commit_tokens(0, Words{101, 102}, Finish::kNone, 2, now);
+      },
+      [&](JournalWriter& next) {
+        const auto told = [&](std::uint32_t n, const Words& want) {
+          const std::uint32_t* first = journal()->told(&next.at(0), n);
+          EXPECT_EQ(Words(first, first + want.size()), want);
+        };
+        told(0, before);
+        if (next.committed(0).length != 3) return;
+        new_seen = true;
+        told(1, now);  // the next room follows
+      });
+  EXPECT_TRUE(new_seen);
 }
 
 TEST_F(JournalStepTest, AnEarlierEndIsTrueAtOnce) {
