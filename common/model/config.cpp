@@ -97,8 +97,8 @@ Status read_generation(const Json& json, Config& c) {
   WISP_ASSIGN(g.top_k, f.u32_or("top_k", 0, 0, kMaxVocab));
   WISP_ASSIGN(const double top_p, f.number_or("top_p", 1.0, 0.0, 1.0));
   WISP_ASSIGN(const double min_p, f.number_or("min_p", 0.0, 0.0, 1.0));
-  WISP_ASSIGN(const double repetition, f.number_or("repetition_penalty", 1.0, 0.0, kMostRepetitionPenalty));
-  if (!(repetition > 0.0)) return f.wrong("repetition_penalty", "must be more than 0");
+  WISP_ASSIGN(const double repetition,
+              f.number_or("repetition_penalty", 1.0, kLeastRepetitionPenalty, kMostRepetitionPenalty));
   g.repetition_penalty = static_cast<float>(repetition);
   g.temperature = static_cast<float>(temperature);
   g.top_p = top_p == 0.0 ? 1.0f : static_cast<float>(top_p);  // 0 would leave no token

@@ -184,8 +184,8 @@ Status parse_generation(const Fields& root, Manifest& m) {
   WISP_ASSIGN(const double top_p, f.number("top_p", 0.0, 1.0));
   WISP_ASSIGN(const double min_p, f.number("min_p", 0.0, 1.0));
   // Folders of earlier versions do not have it.
-  WISP_ASSIGN(const double repetition, f.number_or("repetition_penalty", 1.0, 0.0, kMostRepetitionPenalty));
-  if (!(repetition > 0.0)) return f.wrong("repetition_penalty", "must be more than 0");
+  WISP_ASSIGN(const double repetition,
+              f.number_or("repetition_penalty", 1.0, kLeastRepetitionPenalty, kMostRepetitionPenalty));
   g.repetition_penalty = static_cast<float>(repetition);
   g.temperature = static_cast<float>(temperature);
   g.top_p = static_cast<float>(top_p);

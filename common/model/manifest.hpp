@@ -42,7 +42,8 @@ struct TextFile {
   std::uint64_t checksum = 0;  ///< xxh3-64
 };
 
-inline constexpr double kMostRepetitionPenalty = 100.0;
+/// Repetition penalties that are taken: a logit is divided by one.
+inline constexpr double kLeastRepetitionPenalty = 0.01, kMostRepetitionPenalty = 100.0;
 
 /// Sampling defaults of generation_config.json (greedy where it does not ask to sample).
 struct GenerationDefaults {

@@ -94,8 +94,9 @@ std::uint64_t naive_prefill(const RunPlan& p, const model::AttentionSpec& a) {
 /// Bytes of the gateway for a byte of a body: its JSON, the rendered text, its pieces, and as much in
 /// waiting.
 constexpr std::uint64_t kBytesPerBodyByte = 80;
-/// A token in an answer's log-probabilities: its text, its bytes and a number, and the copies of an answer
-/// that does not stream while it is put together and sent.
+/// The gateway's, for a token in an answer's log-probabilities: its text, its bytes and a number, and the
+/// copies of an answer that does not stream while it is put together and sent. The answers that run share
+/// `ctx` positions; what has ended and is not yet read by its client comes on top, as all such bodies do.
 constexpr std::uint64_t kBytesPerToldToken = 3 * 80;
 
 std::uint64_t private_memory(const RunPlan& p, const model::ModelSpec& s) {

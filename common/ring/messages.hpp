@@ -7,8 +7,8 @@
 /// Payloads of edges 3 to 6. Plain data, read in place from the producer's arena.
 namespace wisp::ring {
 
-/// kStep: StepHeader, then `requests` times {StepRequest, ids[count], pages[pages]}. Self-contained: compute
-/// keeps nothing between steps but KV rows.
+/// kStep: StepHeader, then `requests` times {StepRequest, ids[count], pages[pages]}. Compute keeps nothing
+/// between steps but KV rows: all it needs is here, or committed in the journal (a text under penalties).
 struct StepHeader {
   std::uint64_t step = 0;
   std::uint32_t requests = 0;

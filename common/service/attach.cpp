@@ -123,6 +123,7 @@ Status check_against_plan(const Attachment& at) {
   if (at.journal != nullptr) {
     WISP_TRY(expect("records of journal", at.journal->records, at.plan.records));
     WISP_TRY(expect("capacity of journal", at.journal->capacity, at.plan.ctx));
+    WISP_TRY(expect("log-probabilities of journal", at.journal->logprobs, at.plan.options.logprobs));
     WISP_TRY(expect("profile of journal", at.journal->profile_hash, at.plan.profile_hash));
   }
   return {};

@@ -64,7 +64,8 @@ struct SubmitMessage {
 
 /// The commit word: token, finish and checksum become true together by one release store, and with them what
 /// is told of the token.
-/// The crc is crc32c over `params`, the prompt and the first `length` tokens.
+/// The crc is crc32c over `params`, the prompt and the first `length` tokens; what is told of them is not in
+/// it.
 struct CommitWord {
   std::uint32_t length = 0;  ///< generated tokens, 24 bits
   Finish finish = Finish::kNone;
@@ -87,12 +88,15 @@ inline constexpr std::uint32_t kMostTopLogprobs = 20;
 constexpr std::uint32_t logprob_words(std::uint32_t asked) {
   return asked == 0 ? 0 : 2 * asked - 1;
 }
+/// The least that is ever told, also where the model rules a token out: JSON has no word for an infinite
+/// number (OpenAI's API has the same).
+inline constexpr float kLeastLogprob = -9999.0f;
 /// The id of a likeliest token that there is none of: the vocabulary has fewer.
 inline constexpr std::uint32_t kNoToken = ~0u;
 
 /// What a request ended with, zero-terminated.
 struct ErrorText {
-  char bytes[256];
+  alignas(std::uint32_t) char bytes[256];
 };
 
 /// One sequence. Written by the router alone. A record is free while `request` is 0. Opening: generation odd,

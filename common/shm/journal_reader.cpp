@@ -42,8 +42,8 @@ std::optional<JournalReader::State> JournalReader::state(std::uint32_t record, s
   if (!holds(r, request, generation)) return std::nullopt;
   State s;
   s.commit = CommitWord::unpack(r->commit.load(std::memory_order_acquire));
-  s.prompt_tokens = load_shared(r->params.prompt_tokens);
-  s.max_tokens = load_shared(r->params.max_tokens);
+  s.prompt_tokens = load_word(&r->params.prompt_tokens);
+  s.max_tokens = load_word(&r->params.max_tokens);
   // The generation first: a new router takes the length back before it says that the rows are its own.
   s.kv_generation = r->kv_generation.load(std::memory_order_acquire);
   s.kv_len = r->kv_len.load(std::memory_order_acquire);
@@ -96,7 +96,7 @@ bool JournalReader::pages(std::uint32_t record, std::uint64_t request, std::span
   const JournalRecord* r = journal_->record(record);
   std::uint64_t generation = 0;
   if (!holds(r, request, generation) || r->admitted.load(std::memory_order_acquire) == 0) return false;
-  const std::uint32_t count = load_shared(r->page_count);
+  const std::uint32_t count = load_word(&r->page_count);
   if (count > pages_per_record() || out.size() > count) return false;
   load_words(journal_->pages(r), out);
   return still(r, request, generation);

@@ -31,9 +31,10 @@ void store_words(Word* to, std::span<const Word> words) {
   for (const Word w : words) store_word(to++, w);
 }
 
-/// The same of a plain struct (or number), as words of 32 bits.
+/// The same of a plain struct, as words of 32 bits.
 template <class T>
-concept MadeOfWords = std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint32_t) == 0;
+concept MadeOfWords = std::is_trivially_copyable_v<T> && sizeof(T) % sizeof(std::uint32_t) == 0 &&
+                      alignof(T) % alignof(std::uint32_t) == 0;
 
 template <MadeOfWords T>
 T load_shared(const T& from) {

@@ -18,7 +18,6 @@
 #include "services/loader/drive_figures.hpp"
 #include "services/loader/learned_counts.hpp"
 #include "services/loader/loader_stage.hpp"
-#include "shm/journal.hpp"
 
 namespace wisp::cli {
 
@@ -66,12 +65,6 @@ void add_pipeline_flags(CLI::App& c, PipelineFlags& f) {
   c.add_option("--topology", o.topology, "full: a process per stage; solo: one process")
       ->check(CLI::IsMember({"full", "solo"}))
       ->capture_default_str()
-      ->group(group);
-  c.add_option(
-       "--logprobs", f.logprobs,
-       "Room for log-probabilities of each token in the API's answers, with so many of the likeliest, 0 "
-       "to 20 (default: none, and requests for them are refused)")
-      ->check(CLI::Range(0u, shm::kMostTopLogprobs))
       ->group(group);
   c.add_option("--io", o.io, "How the drive is read: auto, uring, pread (ghost: for tests)")
       ->check(CLI::IsMember({"auto", "uring", "pread", "ghost"}))
@@ -201,7 +194,6 @@ Result<std::unique_ptr<Pipeline>> Pipeline::start(const OpenModel& model, const 
   options.ram = size_flag(flags.ram);
   options.experts_ram = size_flag(flags.experts_ram);
   options.check_experts = !flags.no_check;
-  options.logprobs = flags.logprobs ? 1 + *flags.logprobs : 0;
   options.prefetch = !flags.no_prefetch;
   options.text = model.has_tokenizer;
   std::error_code error;

@@ -23,11 +23,10 @@ struct PipelineFlags {
   plan::RunOptions options;
   std::string ram;
   std::string experts_ram;
-  std::string trace;                      ///< file for a routing trace, "" = none
-  std::string trace_option = "--trace";   ///< what it was given with
-  std::string draft;                      ///< folder of a draft model, converted or not, "" = none
-  std::optional<std::uint32_t> logprobs;  ///< most that a request may ask for
-  std::string draft_log;                  ///< file for the decisions about drafts, "" = none
+  std::string trace;                     ///< file for a routing trace, "" = none
+  std::string trace_option = "--trace";  ///< what it was given with
+  std::string draft;                     ///< folder of a draft model, converted or not, "" = none
+  std::string draft_log;                 ///< file for the decisions about drafts, "" = none
   bool no_learned_cache = false;
   bool no_prefetch = false;
   bool no_drive_probe = false;

@@ -5,6 +5,7 @@
 #include "services/cli/commands.hpp"
 #include "services/cli/logits_file.hpp"
 #include "services/cli/pipeline.hpp"
+#include "shm/journal.hpp"
 
 namespace wisp::cli {
 
@@ -77,6 +78,11 @@ void add_serve(CLI::App& app, int& exit_code) {
   c->add_option("--logits", f->options.logits_dir,
                 "Empty folder for the logits of requests that say \"write_logits\": true; a file each, "
                 "raw float32 rows, named by the answer's header X-Wisp-Request");
+  c->add_option_function<std::uint32_t>(
+       "--logprobs", [f](const std::uint32_t& likeliest) { f->options.logprobs = 1 + likeliest; },
+       "Room for log-probabilities of each token in answers, with so many of the likeliest, 0 to 20 "
+       "(default: none, and requests for them are refused)")
+      ->check(CLI::Range(0u, shm::kMostTopLogprobs));
   c->footer("Runs until Ctrl-C. `wisp stat` shows what it does.");
   c->callback([f, &exit_code] {
     auto code = run(*f);

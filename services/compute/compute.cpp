@@ -291,7 +291,7 @@ std::string ComputeStage::draw(std::size_t i, std::size_t place, ring::StepResul
     if (d == q.drafts || d >= sequences_[i].draft_failed || part.ids[certain + d] != token.value() ||
         q.params.ends_at(token.value()))
       break;
-    penalties_.add(token.value());
+    if (penalised) penalties_.add(token.value());
   }
   row.count = certain + row.sampled - 1;
   accepted_[place] = row.sampled - 1;

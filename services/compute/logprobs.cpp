@@ -46,13 +46,13 @@ void Logprobs::tell(std::span<const float> logits, std::uint32_t token, std::uin
   const auto logprob = [&](std::uint32_t t) {
     const double gap = logits[t] == top ? 0.0 : static_cast<double>(logits[t]) - static_cast<double>(top);
     const auto value = static_cast<float>(gap + log_top);
-    return std::bit_cast<std::uint32_t>(value > kLeastLogprob ? value : kLeastLogprob);
+    return std::bit_cast<std::uint32_t>(value > shm::kLeastLogprob ? value : shm::kLeastLogprob);
   };
   out.push_back(logprob(token));
   const Likeliest best = likeliest(logits, asked - 1);
   for (std::uint32_t n = 0; n + 1 < asked; ++n) {
     out.push_back(n < best.count ? best.ids[n] : shm::kNoToken);
-    out.push_back(n < best.count ? logprob(best.ids[n]) : std::bit_cast<std::uint32_t>(kLeastLogprob));
+    out.push_back(n < best.count ? logprob(best.ids[n]) : std::bit_cast<std::uint32_t>(shm::kLeastLogprob));
   }
 }
 

@@ -5,9 +5,6 @@
 
 namespace wisp::compute {
 
-/// The least that is ever told, also where the model rules a token out (OpenAI's API has the same number).
-inline constexpr float kLeastLogprob = -9999.0f;
-
 /// Log-probabilities of a step: natural logarithms of the softmax of logits as the model gave them, before
 /// penalties and temperature. A function of the logits alone, whose sum is canonical: the same bits at any
 /// batch, with any drafts and in a repeated step. (On all machines too as far as their C libraries agree on

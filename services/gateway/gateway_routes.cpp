@@ -174,7 +174,11 @@ std::optional<ApiError> Gateway::refuse_new() const {
   const auto unopened = std::count_if(unread.begin(), unread.end(), [&](std::uint64_t r) {
     return std::find(records.begin(), records.end(), r) == records.end();
   });
-  const auto promised = unopened + static_cast<std::ptrdiff_t>(waiting_.size());
+  // An answer that its client has not read yet keeps its place, also when its record has expired.
+  const auto unread_answers = std::count_if(open_.begin(), open_.end(), [&](const auto& o) {
+    return o.second.ended && std::find(records.begin(), records.end(), o.first) == records.end();
+  });
+  const auto promised = unopened + unread_answers + static_cast<std::ptrdiff_t>(waiting_.size());
   if (std::count(records.begin(), records.end(), 0u) > promised) return std::nullopt;
   return ApiError{429,
                   "all " + std::to_string(records.size()) +

@@ -12,9 +12,6 @@
 namespace wisp::gateway {
 
 namespace {
-/// What OpenAI's API has for a token that cannot come. JSON has no word for an infinite number.
-constexpr float kImpossible = -9999.0f;
-
 float number(std::uint32_t word) {
   return std::bit_cast<float>(word);
 }
@@ -29,6 +26,14 @@ std::string element(std::string_view bytes, float logprob) {
   return s + "]";
 }
 
+/// A token's text as JSON, or "token_id:<id>" where it has none of its own.
+std::string name_json(std::uint32_t token, std::string_view bytes) {
+  constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+  std::string text = json_string(bytes);
+  const auto has = [&](std::string_view where) { return where.find(kReplacement) != std::string_view::npos; };
+  return bytes.empty() || has(text) != has(bytes) ? "\"token_id:" + std::to_string(token) + "\"" : text;
+}
+
 void append(std::string& list, const std::string& item) {
   if (!list.empty()) list += ',';
   list += item;
@@ -37,7 +42,7 @@ void append(std::string& list, const std::string& item) {
 
 std::string float_json(float value) {
   char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, std::isfinite(value) ? value : kImpossible);
+  const auto end = std::to_chars(text, text + sizeof text, std::isfinite(value) ? value : shm::kLeastLogprob);
   return {text, end.ptr};
 }
 
@@ -57,14 +62,14 @@ void LogprobsWriter::add_chat(std::uint32_t token, std::span<const std::uint32_t
 
 void LogprobsWriter::add_text(std::uint32_t token, std::span<const std::uint32_t> told,
                               std::uint64_t offset) {
-  append(content_, json_string(bytes_(token)));
+  append(content_, name_json(token, bytes_(token)));
   append(offsets_, std::to_string(offset));
   append(logprobs_, float_json(number(told[0])));
   if (told.size() == 1) return;
   std::string tops;
   std::vector<std::string> keys;
   for (std::size_t n = 1; n + 1 < told.size() && told[n] != shm::kNoToken; n += 2) {
-    std::string key = json_string(bytes_(told[n]));
+    std::string key = name_json(told[n], bytes_(told[n]));
     if (std::find(keys.begin(), keys.end(), key) != keys.end())
       key = "\"token_id:" + std::to_string(told[n]) + "\"";
     append(tops, key + ":" + float_json(number(told[n + 1])));

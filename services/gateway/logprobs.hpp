@@ -15,10 +15,10 @@ using TokenBytes = std::function<std::string_view(std::uint32_t)>;
 /// Makes the `logprobs` of a choice, token by token, from what the journal tells of each (see
 /// shm::logprob_words): a pure function, as the rest of an answer.
 ///
-/// A token's text is that of its bytes, U+FFFD where they are not UTF-8 (a character may be several tokens;
-/// the bytes of the chat API are exact), and empty for control tokens, that which ends the answer among them,
-/// or without a tokenizer. In the older API the likeliest tokens are keys of an object: where a likelier one
-/// has the same text, a token's key is "token_id:<id>".
+/// A token's text is that of its bytes. In the chat API it has U+FFFD where they are not UTF-8 (a character
+/// may be several tokens; the bytes beside it are exact), and is empty for control tokens, that which ends
+/// the answer among them, or without a tokenizer. In the older API, where the likeliest tokens are keys of an
+/// object, all these, and one whose text a likelier token has, are "token_id:<id>".
 ///
 /// Numbers are the shortest that read back as the same float.
 class LogprobsWriter {

@@ -53,9 +53,8 @@ void read_penalties(FieldReader& fields, ApiRequest& r) {
   fields.real("frequency_penalty", -2.0, 2.0, frequency);
   r.presence_penalty = presence.value_or(0.0f);
   r.frequency_penalty = frequency.value_or(0.0f);
-  fields.real("repetition_penalty", 0.0, model::kMostRepetitionPenalty, r.repetition_penalty);
-  if (!fields.failed() && r.repetition_penalty && !(*r.repetition_penalty > 0.0f))
-    fields.fail("repetition_penalty", "must be more than 0");
+  fields.real("repetition_penalty", model::kLeastRepetitionPenalty, model::kMostRepetitionPenalty,
+              r.repetition_penalty);
 }
 
 void read_sampling(FieldReader& fields, ApiRequest& r) {

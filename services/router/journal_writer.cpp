@@ -62,14 +62,14 @@ void JournalWriter::open(std::uint32_t i, std::uint64_t request, const shm::Requ
   journal_->next_order.store(order + 1, std::memory_order_relaxed);
   r->order = order;
   shm::store_shared(r->params, params);
-  shm::store_shared(r->page_count, 0u);
+  shm::store_word(&r->page_count, 0u);
   shm::store_shared(r->error, {});
   shm::store_words(Journal::ids(r), prompt);
-  r->kv_len.store(0, std::memory_order_relaxed);
-  r->kv_generation.store(kv_generation_, std::memory_order_relaxed);
-  r->admitted.store(0, std::memory_order_relaxed);
-  r->adopted_by.store(gateway_epoch, std::memory_order_relaxed);
-  r->finished_ns.store(0, std::memory_order_relaxed);
+  r->kv_len.store(0, std::memory_order_release);
+  r->kv_generation.store(kv_generation_, std::memory_order_release);
+  r->admitted.store(0, std::memory_order_release);
+  r->adopted_by.store(gateway_epoch, std::memory_order_release);
+  r->finished_ns.store(0, std::memory_order_release);
   crc_[i] = shm::journal_crc(r, 0);
   r->commit.store(CommitWord{0, Finish::kNone, crc_[i]}.pack(), std::memory_order_release);
   r->request.store(request, std::memory_order_release);
@@ -79,7 +79,7 @@ void JournalWriter::open(std::uint32_t i, std::uint64_t request, const shm::Requ
 void JournalWriter::admit(std::uint32_t i, std::span<const std::uint32_t> pages) {
   JournalRecord* r = journal_->record(i);
   shm::store_words(journal_->pages(r), pages);
-  shm::store_shared(r->page_count, static_cast<std::uint32_t>(pages.size()));
+  shm::store_word(&r->page_count, static_cast<std::uint32_t>(pages.size()));
   r->admitted.store(1, std::memory_order_release);
 }
 

@@ -52,6 +52,7 @@ bool RouterStage::drain_results() {
         if (!of_row) {
           spdlog::error("edge 4: step {} lacks what is told of its tokens; what is left of it is dropped",
                         header.step);
+          ctx_.desk()->add(Counter::kStaleResults);
           break;
         }
         tokens += on_result_row(row, *of_row);
@@ -86,7 +87,7 @@ std::uint32_t RouterStage::on_result_row(const ring::StepResultRow& row,
   // is the end of the rows that were certain; those of drafts that stood follow, up to `end`.
   const std::uint32_t kv_len = journal_.at(i).kv_len.load(std::memory_order_relaxed);
   const std::uint32_t known = journal_.known(i);
-  const std::uint32_t drawn = std::min(row.sampled, ring::kMostDrafted + 1);
+  const std::uint32_t drawn = row.sampled;
   const std::uint32_t end = row.start + row.count, certain = end - (drawn > 0 ? drawn - 1 : 0);
   if (certain > end || row.start > kv_len || kv_len >= certain || certain > known ||
       row.logprobs != journal_.at(i).params.logprobs) {

@@ -38,7 +38,7 @@ class Debugger : public ::testing::TestWithParam<Pipeline> {
   /// What a pipeline without drafts answers, undisturbed.
   void SetUp() override {
     TestRun plain;
-    golden_ = plain.ask_and_wait(kQuestion, kTokens, true);
+    golden_ = plain.ask_and_wait(kQuestion, kTokens, TestRun::Kind::kFull);
     ASSERT_TRUE(golden_.error.empty()) << golden_.error;
   }
   static RunSettings settings() { return GetParam().drafts ? with_drafts() : RunSettings{}; }
@@ -47,7 +47,7 @@ class Debugger : public ::testing::TestWithParam<Pipeline> {
   std::unique_ptr<TestRun::Ask> ask_to_the_gate(TestRun& run) {
     const std::uint64_t before = run.draft_steps();
     run.gate(run.steps() + 5);
-    auto ask = run.ask(kQuestion, kTokens, true);
+    auto ask = run.ask(kQuestion, kTokens, TestRun::Kind::kFull);
     run.await_gate();
     EXPECT_EQ(run.draft_steps() > before, GetParam().drafts);
     at_gate_ = run.draft_steps();
@@ -62,7 +62,7 @@ class Debugger : public ::testing::TestWithParam<Pipeline> {
   /// Of a speculator that was held, or is new: what was at hand before has gone with an answer.
   void expect_drafts_again(TestRun& run) {
     at_gate_ = run.draft_steps();
-    expect_golden(run, run.ask_and_wait(kQuestion, kTokens, true));
+    expect_golden(run, run.ask_and_wait(kQuestion, kTokens, TestRun::Kind::kFull));
   }
 
   Seen golden_;

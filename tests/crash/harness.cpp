@@ -203,14 +203,14 @@ Seen TestRun::Ask::wait() {
   return seen_;
 }
 
-std::unique_ptr<TestRun::Ask> TestRun::ask(const std::string& question, std::uint32_t max_tokens, bool all) {
+std::unique_ptr<TestRun::Ask> TestRun::ask(const std::string& question, std::uint32_t max_tokens, Kind kind) {
   nlohmann::json body{{"messages", {{{"role", "user"}, {"content", question}}}},
                       {"stream", true},
                       {"max_tokens", max_tokens},
-                      {"ignore_eos", all},
+                      {"ignore_eos", kind != Kind::kShort},
                       {"return_token_ids", true},
                       {"stream_options", {{"include_usage", true}}}};
-  if (all) {
+  if (kind == Kind::kTold) {
     body["frequency_penalty"] = 0.7;
     body["repetition_penalty"] = 1.3;
     body["logprobs"] = true;
@@ -230,8 +230,8 @@ std::unique_ptr<TestRun::Ask> TestRun::ask_ids(const std::vector<std::uint32_t>&
   return std::make_unique<Ask>(*this, body.dump(), "/v1/completions");
 }
 
-Seen TestRun::ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool all) {
-  return ask(question, max_tokens, all)->wait();
+Seen TestRun::ask_and_wait(const std::string& question, std::uint32_t max_tokens, Kind kind) {
+  return ask(question, max_tokens, kind)->wait();
 }
 
 void TestRun::call(const std::function<void(proto::LaunchRequest::Builder)>& build) {

@@ -68,9 +68,12 @@ class TestRun {
     Seen seen_;
     std::thread thread_;
   };
-  /// A chat. `all`: on past the end-of-text token, under penalties, with log-probabilities of each token.
-  std::unique_ptr<Ask> ask(const std::string& question, std::uint32_t max_tokens, bool all = false);
-  Seen ask_and_wait(const std::string& question, std::uint32_t max_tokens, bool all = false);
+  /// Of an answer: as far as it goes, on past the end-of-text token, or that under penalties and with
+  /// log-probabilities of each token.
+  enum class Kind { kShort, kFull, kTold };
+  /// A chat.
+  std::unique_ptr<Ask> ask(const std::string& question, std::uint32_t max_tokens, Kind kind = Kind::kShort);
+  Seen ask_and_wait(const std::string& question, std::uint32_t max_tokens, Kind kind = Kind::kShort);
   /// The same for a prompt of ids, on past the end-of-text token: models without a tokenizer.
   std::unique_ptr<Ask> ask_ids(const std::vector<std::uint32_t>& ids, std::uint32_t max_tokens);
 

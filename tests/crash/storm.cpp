@@ -64,7 +64,8 @@ class Storm {
       Options plain = o_;
       plain.speculate = "off";
       TestRun undisturbed(settings_of(plain));
-      for (const std::string& q : questions) golden.push_back(undisturbed.ask_and_wait(q, o_.tokens, true));
+      for (const std::string& q : questions)
+        golden.push_back(undisturbed.ask_and_wait(q, o_.tokens, kind_of(golden.size())));
     }
     run_.emplace(settings_of(o_));
     for (const Seen& g : golden)
@@ -73,7 +74,7 @@ class Storm {
     std::uint32_t resumes = 0;
     while (strikes_ < o_.kills || missing()) {
       const std::size_t which = random_() % questions.size();
-      auto ask = run_->ask(questions[which], o_.tokens, true);
+      auto ask = run_->ask(questions[which], o_.tokens, kind_of(which));
       while (!ask->done() && (strikes_ < o_.kills || missing())) strike(*ask);
       const Seen seen = ask->wait();
       ++streams;
@@ -85,6 +86,10 @@ class Storm {
   }
 
  private:
+  static TestRun::Kind kind_of(std::size_t question) {
+    return question == 0 ? TestRun::Kind::kFull : TestRun::Kind::kTold;
+  }
+
   std::uint64_t tokens() { return run_->counter(StageId::kRouter, stats::Counter::kTokensCommitted); }
 
   /// A speculator that is not asked does nothing that could be struck.

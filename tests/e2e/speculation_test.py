@@ -333,7 +333,8 @@ class Cancelled(unittest.TestCase):
             for _ in range(n):
                 s = socket.create_connection(("127.0.0.1", server.port))
                 data = json.dumps({"messages": prompts[rng.randrange(12)]["messages"], "stream": True, "max_tokens": 200,
-                                   "ignore_eos": True, "temperature": rng.choice([0, 1.0]), "seed": 3})
+                                   "ignore_eos": True, "temperature": rng.choice([0, 1.0]), "seed": 3,
+                                   "frequency_penalty": rng.choice([0, 0.5])})
                 s.sendall((f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
                            f"Content-Length: {len(data)}\r\n\r\n" + data).encode())
                 seen, stop_at = b"", rng.randrange(0, 40)

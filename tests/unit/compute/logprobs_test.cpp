@@ -83,14 +83,14 @@ TEST(Logprobs, OfEqualOnesTheLowestIdIsFirst) {
 TEST(Logprobs, AreFiniteWhateverTheLogits) {
   constexpr float kInfinite = std::numeric_limits<float>::infinity();
   const Words ruled_out = told({0.0f, -kInfinite, -30000.0f}, 1, 4);
-  EXPECT_EQ(number(ruled_out[0]), kLeastLogprob);
+  EXPECT_EQ(number(ruled_out[0]), shm::kLeastLogprob);
   EXPECT_EQ(number(ruled_out[2]), 0.0f);
   EXPECT_EQ((Words{ruled_out[1], ruled_out[3], ruled_out[5]}), (Words{0, 2, 1}));
-  EXPECT_EQ(number(ruled_out[4]), kLeastLogprob);
+  EXPECT_EQ(number(ruled_out[4]), shm::kLeastLogprob);
   const Words above_all = told({kInfinite, 1.0f, kInfinite}, 0, 4);
   EXPECT_FLOAT_EQ(number(above_all[0]), -std::log(2.0f));
   EXPECT_EQ((Words{above_all[1], above_all[3], above_all[5]}), (Words{0, 2, 1}));
-  EXPECT_EQ(number(above_all[6]), kLeastLogprob);
+  EXPECT_EQ(number(above_all[6]), shm::kLeastLogprob);
   for (const std::uint32_t word : told({-kInfinite, -kInfinite}, 1, 1))
     EXPECT_TRUE(std::isfinite(number(word)));
 }

@@ -17,6 +17,7 @@
 #include "model_fixture.hpp"
 #include "oracle_cases.hpp"
 #include "services/compute/logprobs.hpp"
+#include "services/compute/penalties.hpp"
 #include "shm/journal.hpp"
 #include "wisp/kernels/kernels.hpp"
 
@@ -224,6 +225,24 @@ TEST(SteadyStep, LogprobsAllocateNothing) {
   EXPECT_EQ(allocations(), allocated);
 }
 
+TEST(SteadyStep, PenaltiesAllocateNothing) {
+  constexpr std::uint32_t kVocab = 500;
+  Penalties penalties;
+  penalties.reserve(kVocab, kCtx);
+  shm::RequestParams params;
+  params.presence_penalty = 1;
+  const std::vector<float> logits(kVocab);
+  const std::uint64_t allocated = allocations();
+  for (std::uint32_t length = 1; length < kCtx; ++length) {
+    const auto text = penalties.text(length);
+    for (std::uint32_t i = 0; i < length; ++i) text[i] = (i * 37 + length) % kVocab;
+    penalties.count(length / 2);
+    penalties.add(length);
+    static_cast<void>(penalties.apply(logits, params));
+  }
+  EXPECT_EQ(allocations(), allocated);
+}
+
 TEST(SteadyStep, SeesAPlantedAllocation) {
   Decoding decoding("int4", false, 2);
   decoding.experts().plant_allocation = true;
@@ -233,13 +252,14 @@ TEST(SteadyStep, SeesAPlantedAllocation) {
 }
 
 TEST(SteadyStep, SeesAPlantedPage) {
-  // Once in memory that is mapped anew, and once in the heap, which was touched before the first turn.
-  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{1} << 16}) {
-    std::free(std::memset(std::malloc(bytes), 1, bytes));
+  // Once in memory that is mapped anew, and once in the program's own.
+  static std::byte own[1 << 16];
+  for (const std::size_t bytes : {std::size_t{1} << 20, sizeof own}) {
     EXPECT_GT(fewest_faults([&] {
                 Decoding decoding("int4", false, 2);
                 const std::unique_ptr<void, decltype(&std::free)> pages(std::malloc(bytes), &std::free);
-                decoding.experts().plant_page = {static_cast<std::byte*>(pages.get()), bytes};
+                decoding.experts().plant_page = {
+                    bytes == sizeof own ? own : static_cast<std::byte*>(pages.get()), bytes};
                 const std::uint64_t faulted = page_faults();
                 for (std::uint32_t i = 0; i < kSteps; ++i) decoding.step();
                 return page_faults() - faulted;

@@ -51,12 +51,14 @@ TEST(LogprobsWriter, CompletionIsExact) {
   EXPECT_EQ(w.take(), R"({"text_offset":[9],"token_logprobs":[-3.5],"tokens":["a"],"top_logprobs":null})");
 }
 
-/// Keys of an object are told apart: halves of characters have one text, control tokens none.
+/// Keys of an object are told apart: halves of characters and control tokens have no text of their own.
 TEST(LogprobsWriter, NoLikelyTokenHidesAnother) {
   LogprobsWriter w(Endpoint::kCompletion, bytes_of);
   w.add(3, Words{word(-1.0f), 3, word(-1.0f), 4, word(-2.0f), 6, word(-3.0f), 900, word(-4.0f)}, 0);
-  const json tops = json::parse(w.take())["top_logprobs"][0];
-  EXPECT_EQ(tops, (json{{"\xEF\xBF\xBD", -1.0}, {"token_id:4", -2.0}, {"", -3.0}, {"token_id:900", -4.0}}));
+  const json told = json::parse(w.take());
+  EXPECT_EQ(told["top_logprobs"][0],
+            (json{{"token_id:3", -1.0}, {"token_id:4", -2.0}, {"token_id:6", -3.0}, {"token_id:900", -4.0}}));
+  EXPECT_EQ(told["tokens"][0], "token_id:3") << "its own is found by its name";
 }
 
 TEST(LogprobsWriter, LeavesOutWhatTheVocabularyDoesNotHave) {
