@@ -144,6 +144,11 @@ int Client::read_interim() {
   return status;
 }
 
+bool Client::begun() const {
+  pollfd p{fd_, POLLIN, 0};
+  return ::poll(&p, 1, kWatchdogMs) > 0;
+}
+
 bool Client::at_end() {
   while (more()) {
   }

@@ -39,6 +39,8 @@ class Client {
   Response read_until(const std::string& text);
   /// Reads a head without a body (100 Continue) and returns its status.
   int read_interim();
+  /// Waits until the server has begun to answer, and reads nothing. False where it does not in time.
+  bool begun() const;
   /// True once the server has closed.
   bool at_end();
   void close();

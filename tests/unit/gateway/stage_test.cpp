@@ -203,6 +203,28 @@ TEST(Stage, FullQueueIs429) {
   EXPECT_EQ(c.read().status, 200);
 }
 
+/// Its body is in the gateway's memory, whatever became of its record.
+TEST(Stage, AnAnswerThatNobodyReadsKeepsItsPlace) {
+  constexpr std::uint32_t kTokens = 120'000;  // more of their ids than a socket holds
+  FakeEngine engine({.records = 1, .ctx = 2 * kTokens, .arena_bytes = 64 * 1024});
+  engine.all_ready();
+  Client slow = engine.connect();
+  slow.post("/v1/completions", R"({"prompt":[5],"max_tokens":200000,"return_token_ids":true})");
+  const std::uint64_t request = engine.open_next();
+  shm::JournalRecord* r = engine.record(request);
+  for (std::uint32_t i = 0; i < kTokens; ++i) shm::Journal::ids(r)[1 + i] = 100 + i % 50;
+  engine.finish(request, kTokens, Finish::kLength);
+  ASSERT_TRUE(slow.begun());
+  engine.recycle(request);
+  Client next = engine.connect();
+  next.post("/v1/completions", R"({"prompt":[5],"max_tokens":1})");
+  EXPECT_EQ(next.read().status, 429);
+  EXPECT_TRUE(slow.read().complete);
+  next.post("/v1/completions", R"({"prompt":[5],"max_tokens":1})");
+  engine.commit(engine.open_next(), 100, Finish::kLength);
+  EXPECT_EQ(next.read().status, 200);
+}
+
 TEST(Stage, ErrorsOfTheEngine) {
   FakeEngine engine;
   engine.all_ready();
