@@ -109,26 +109,16 @@ void add_sampling_flags(CLI::App& c, Sampling& s) {
   c.add_option("-n,--max-tokens", s.max_tokens, "Tokens of an answer (default: all the room left)")
       ->group(group);
   c.add_flag("--ignore-eos", s.ignore_eos, "Write on past the end-of-text token")->group(group);
-  c.add_option("--temp", s.temperature, "Temperature; 0 takes the likeliest token")
-      ->check(finite)
-      ->group(group);
+  const auto number = [&](const char* flag, std::optional<double>& to, const char* what) {
+    c.add_option(flag, to, what)->check(finite)->group(group);
+  };
+  number("--temp", s.temperature, "Temperature; 0 takes the likeliest token");
   c.add_option("--top-k", s.top_k, "Draw from the k likeliest tokens; 0 = off")->group(group);
-  c.add_option("--top-p", s.top_p, "Draw from the likeliest tokens that hold this share")
-      ->check(finite)
-      ->group(group);
-  c.add_option("--min-p", s.min_p, "Leave out tokens below this share of the likeliest")
-      ->check(finite)
-      ->group(group);
-  c.add_option("--presence-penalty", s.presence_penalty, "Taken off a token that the answer has")
-      ->check(finite)
-      ->group(group);
-  c.add_option("--frequency-penalty", s.frequency_penalty, "The same, for each time that it has it")
-      ->check(finite)
-      ->group(group);
-  c.add_option("--repetition-penalty", s.repetition_penalty,
-               "Divides a token that prompt or answer has; 1 = off")
-      ->check(finite)
-      ->group(group);
+  number("--top-p", s.top_p, "Draw from the likeliest tokens that hold this share");
+  number("--min-p", s.min_p, "Leave out tokens below this share of the likeliest");
+  number("--presence-penalty", s.presence_penalty, "Taken off a token that the answer has");
+  number("--frequency-penalty", s.frequency_penalty, "The same, for each time that it has it");
+  number("--repetition-penalty", s.repetition_penalty, "Divides a token that prompt or answer has; 1 = off");
   // CLI11 takes the largest number for one that is larger.
   const CLI::Validator word(
       [](std::string& text) {

@@ -18,8 +18,7 @@ Answer::Answer(std::uint64_t request, AnswerShape shape, bool streams, TokenByte
       shape_(std::move(shape)),
       streams_(streams),
       bytes_(std::move(bytes)),
-      received_(received),
-      logprobs_(shape_.endpoint, bytes_) {}
+      received_(received) {}
 
 bool Answer::open(const JournalReader& journal, std::string& out) {
   const auto params = journal.params(*record_, request_);
@@ -27,7 +26,7 @@ bool Answer::open(const JournalReader& journal, std::string& out) {
   params_ = *params;
   each_ = shm::logprob_words(params_.logprobs);
   if (!streams_) {
-    text_.emplace(shape_.stop, params_, bytes_);
+    text_.emplace(shape_.stop, params_, shape_.endpoint, bytes_);
     return true;
   }
   events_.emplace(shape_, request_, params_, bytes_, received_);
@@ -75,8 +74,7 @@ bool Answer::next_token(const JournalReader& journal, std::uint32_t& token,
 void Answer::take(std::uint32_t token, std::span<const std::uint32_t> told, std::string& out) {
   ++taken_;
   if (streams_) return events_->token(token, told, out);
-  if (each_ != 0) logprobs_.add(token, told, text_->characters());
-  content_ += text_->push(token);
+  content_ += text_->push(token, told);
   if (shape_.token_ids) ids_.push_back(token);
 }
 
@@ -93,7 +91,7 @@ Answer::Step Answer::end(std::string& out) {
   content_ += text_->flush();
   out += answer_body({shape_.endpoint, request_, params_.created_s, shape_.model}, content_,
                      finish_reason(finish, stopped()), {params_.prompt_tokens, taken_, params_.seed},
-                     shape_.token_ids ? &ids_ : nullptr, each_ != 0 ? logprobs_.take() : "null");
+                     shape_.token_ids ? &ids_ : nullptr, text_->logprobs());
   return Step::kEnd;
 }
 

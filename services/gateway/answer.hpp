@@ -74,8 +74,7 @@ class Answer {
   std::optional<AnswerText> text_;
   std::string content_;
   std::vector<std::uint32_t> ids_;
-  LogprobsWriter logprobs_;  ///< not streaming
-  std::size_t each_ = 0;     ///< words told of a token
+  std::size_t each_ = 0;  ///< words told of a token
   ApiError error_;
 };
 

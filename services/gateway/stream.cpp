@@ -24,22 +24,21 @@ bool parse_number(std::string_view text, std::uint64_t& out) {
 }  // namespace
 
 AnswerText::AnswerText(const std::vector<std::string>& stop, const shm::RequestParams& params,
-                       TokenBytes bytes)
-    : matcher_(make_matcher(stop)), params_(params), bytes_(std::move(bytes)) {}
+                       Endpoint endpoint, TokenBytes bytes)
+    : matcher_(make_matcher(stop)), params_(params), bytes_(bytes), logprobs_(endpoint, std::move(bytes)) {}
 
-bool AnswerText::is_end(std::uint32_t token) const {
-  if ((params_.flags & shm::kIgnoreEos) != 0) return false;
-  const std::uint32_t* end = params_.eos + std::min(params_.eos_count, shm::kMaxEos);
-  return std::find(params_.eos, end, token) != end;
-}
-
-std::string AnswerText::push(std::uint32_t token) {
-  if (stopped() || is_end(token)) return {};
+std::string AnswerText::push(std::uint32_t token, std::span<const std::uint32_t> told) {
+  if (!told.empty()) logprobs_.add(token, told, characters_);
+  if (stopped() || params_.ends_at(token)) return {};
   const std::string whole = utf8_.push(bytes_(token));
   // Bytes that begin a character.
   characters_ += static_cast<std::uint64_t>(
       std::count_if(whole.begin(), whole.end(), [](char c) { return (c & 0xc0) != 0x80; }));
   return matcher_.push(whole).text;
+}
+
+std::string AnswerText::logprobs() {
+  return params_.logprobs != 0 ? logprobs_.take() : "null";
 }
 
 std::string AnswerText::flush() {
@@ -74,9 +73,8 @@ EventStream::EventStream(const AnswerShape& shape, std::uint64_t request, const 
                          TokenBytes bytes, std::optional<std::uint64_t> received)
     : request_(request),
       params_(params),
-      text_(shape.stop, params, bytes),
+      text_(shape.stop, params, shape.endpoint, std::move(bytes)),
       chunk_(head_of(shape, request, params), shape.include_usage),
-      logprobs_(shape.endpoint, std::move(bytes)),
       chat_(shape.endpoint == Endpoint::kChat),
       include_usage_(shape.include_usage),
       token_ids_(shape.token_ids),
@@ -97,13 +95,9 @@ void EventStream::begin(std::string& out) {
 }
 
 void EventStream::token(std::uint32_t id, std::span<const std::uint32_t> told, std::string& out) {
-  const std::uint64_t offset = text_.characters();
-  const std::string text = text_.push(id);
+  const std::string text = text_.push(id, told), logprobs = text_.logprobs();
   ++tokens_;
-  if (!wanted(tokens_)) return;
-  if (!told.empty()) logprobs_.add(id, told, offset);
-  emit(tokens_, chunk_.delta(text, token_ids_ ? &id : nullptr, told.empty() ? "null" : logprobs_.take()),
-       out);
+  if (wanted(tokens_)) emit(tokens_, chunk_.delta(text, token_ids_ ? &id : nullptr, logprobs), out);
 }
 
 void EventStream::end(shm::Finish finish, std::string_view record_error, std::string& out) {

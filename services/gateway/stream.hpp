@@ -35,28 +35,31 @@ struct AnswerShape {
   bool token_ids = false;
 };
 
-/// Text of an answer, token by token.
+/// Text and log-probabilities of an answer, token by token.
 class AnswerText {
  public:
-  AnswerText(const std::vector<std::string>& stop, const shm::RequestParams& params, TokenBytes bytes);
+  AnswerText(const std::vector<std::string>& stop, const shm::RequestParams& params, Endpoint endpoint,
+             TokenBytes bytes);
 
-  /// The text that this token releases. After a stop string: "".
-  std::string push(std::uint32_t token);
+  /// The text that this token releases. After a stop string: "". `told`: what the journal tells of it,
+  /// shm::logprob_words(params.logprobs) words.
+  std::string push(std::uint32_t token, std::span<const std::uint32_t> told);
   /// What the end of the answer releases: a character cut off, the beginning of a stop string that never
   /// came.
   std::string flush();
-  /// Characters of the tokens so far, those that a stop string may hold back included. What has no whole
-  /// character yet does not count: a token that goes on with one has the place where it began.
-  std::uint64_t characters() const { return characters_; }
+  /// The `logprobs` of a choice with the tokens since the last call, as JSON; null where none are asked for.
+  std::string logprobs();
   /// A stop string is complete: the answer ends with the token pushed last, whatever the record says.
   bool stopped() const { return matcher_.stopped(); }
 
  private:
-  bool is_end(std::uint32_t token) const;
   text::Utf8Stream utf8_;
   text::StopMatcher matcher_;
   shm::RequestParams params_;
   TokenBytes bytes_;
+  LogprobsWriter logprobs_;
+  /// Of the tokens so far, those that a stop string may hold back included. What has no whole character yet
+  /// does not count: a token that goes on with one has the place where it began.
   std::uint64_t characters_ = 0;
 };
 
@@ -80,7 +83,7 @@ class EventStream {
               TokenBytes bytes, std::optional<std::uint64_t> received);
 
   void begin(std::string& out);
-  /// `told`: what the journal tells of it, shm::logprob_words(params.logprobs) words.
+  /// `told`: as AnswerText::push() has it.
   void token(std::uint32_t id, std::span<const std::uint32_t> told, std::string& out);
   /// The final chunk, usage and [DONE]; or the error.
   void end(shm::Finish finish, std::string_view record_error, std::string& out);
@@ -97,7 +100,6 @@ class EventStream {
   shm::RequestParams params_;
   AnswerText text_;
   ChunkWriter chunk_;
-  LogprobsWriter logprobs_;
   bool chat_;
   bool include_usage_;
   bool token_ids_;

@@ -111,7 +111,7 @@ class Run(unittest.TestCase):
                 self.assertTrue(p.stdout.strip(), name + " " + flag)
 
     def test_numbers_that_are_none(self):
-        for flag in ("--temp", "--top-p", "--min-p"):
+        for flag in ("--temp", "--top-p", "--min-p", "--presence-penalty", "--frequency-penalty", "--repetition-penalty"):
             for value in ("nan", "inf"):
                 p = wisp("run", model(), "-p", "hi", flag, value, check=False)
                 self.assertEqual(p.returncode, 2, (flag, value))

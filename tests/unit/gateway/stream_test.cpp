@@ -163,9 +163,9 @@ TEST(Stream, EachEndTokenEndsAndNoneIsPrinted) {
       for (const std::uint32_t t : {0u, 1u, end}) events.token(t, {}, out);
       events.end(Finish::kStop, {}, out);
       EXPECT_EQ(text_of(out), std::pair(std::string("Hello"), std::string("stop"))) << end;
-      AnswerText whole({}, params, bytes_of);
+      AnswerText whole({}, params, Endpoint::kChat, bytes_of);
       std::string text;
-      for (const std::uint32_t t : {0u, 1u, end}) text += whole.push(t);
+      for (const std::uint32_t t : {0u, 1u, end}) text += whole.push(t, {});
       EXPECT_EQ(text + whole.flush(), "Hello") << end;
     }
   }
@@ -197,9 +197,9 @@ TEST(Stream, StopMatrix) {
         EXPECT_EQ(text_of(out), std::pair(s.text, std::string("stop")));
       }
     }
-    AnswerText whole({s.stop}, params_of({}), bytes_of);
+    AnswerText whole({s.stop}, params_of({}), Endpoint::kChat, bytes_of);
     std::string text;
-    for (const std::uint32_t t : s.tokens) text += whole.push(t);
+    for (const std::uint32_t t : s.tokens) text += whole.push(t, {});
     EXPECT_EQ(text + whole.flush(), s.text);
   }
 }
